@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 
 from agent.model.observations.kafka import Commit
 from bench.family import Need, needs
-from bench.latency import commit, posted_at
+from bench.latency import Rewind, commit, wait_for_post
 from testbed.agent import Agent
 from testbed.kafka import Cluster
 from testbed.slack import Slack
@@ -68,10 +68,9 @@ def measure(cluster: Cluster, directory: Path, commits: str, groups: Sequence[st
         before, begin = needs(pid), time.monotonic()
         time.sleep(seconds)
         after, passed = needs(pid), time.monotonic() - begin
-        group = random.choice(groups)
-        sent_at = time.time_ns() // 1_000_000
-        commit(AdminClient({"bootstrap.servers": cluster.bootstrap_servers}), {group: END // 8})
-        after_ms = wait_until(lambda: posted_at(slack, [group]), "the message", 120, every=0.05)[group] - sent_at
+        rewind = Rewind(random.choice(groups), time.time_ns() // 1_000_000)
+        commit(AdminClient({"bootstrap.servers": cluster.bootstrap_servers}), {rewind.group: END // 8})
+        after_ms = wait_for_post(slack, rewind, 120) - rewind.sent_at
     used = {member: after[member].cpu - before.get(member, Need(0, 0)).cpu for member in after}
     memory = sum(need.memory for need in after.values())
     return (

@@ -25,7 +25,7 @@ from agent.model.group_partition import partition_of
 from agent.model.observations.kafka import OFFSETS_TOPIC, Commit
 from agent.sources.kafka.tail.records import encode_key
 from bench.family import needs
-from bench.latency import commit, posted_at
+from bench.latency import Rewind, commit, wait_for_post
 from testbed.agent import Agent
 from testbed.kafka import Cluster
 from testbed.offsets_topic import encode_commit, offsets_producer
@@ -148,10 +148,10 @@ def main() -> int:
             count = arguments.groups * arguments.partitions
             with Commits(cluster.bootstrap_servers, groups, arguments.partitions, first, arguments.every) as commits:
                 held = measure(agent, commits, count, arguments.minutes, freeze)
-            group, sent_at = random.choice(groups), time.time_ns() // 1_000_000
-            commit(admin, {group: 10}, arguments.partitions)
-            after_ms = wait_until(lambda: posted_at(slack, [group]), "the message", 300, every=0.05)[group] - sent_at
-        others = [message.words for message in slack.messages() if group not in message.words]
+            rewind = Rewind(random.choice(groups), time.time_ns() // 1_000_000)
+            commit(admin, {rewind.group: 10}, arguments.partitions)
+            after_ms = wait_for_post(slack, rewind, 300) - rewind.sent_at
+        others = [message.words for message in slack.messages() if rewind.group not in message.words]
     half = held[len(held) // 2 :]
     slope = np.polyfit(np.arange(len(half)), half, 1)[0] * 60 if len(half) > 1 else float("nan")
     print(f"resident memory grows by {slope:+.1f} MiB an hour in the second half; rewind to Slack: {after_ms:,} ms")

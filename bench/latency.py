@@ -1,9 +1,10 @@
 """How long it takes from a commit that moves backwards to the request to Slack, among many groups.
 
-Run as `python -m bench.latency [--commits tail,poll] [--rewinds N] [--groups N] [--version V]`. Groups without members
-have committed offsets in a topic; some of them commit once a second, and one after the other of these moves back. Each
-must become one message. It waits between rewinds, as Slack allows one message a second. The exit status is 1 if one
-was missed or anything else was posted.
+Run as `python -m bench.latency [--commits tail,poll] [--rewinds N] [--live N] [--groups N] [--version V]`. Groups
+without members have committed offsets in a topic; `--live` of them commit once a second, and one after the other of
+these moves back, in turn. Each rewind must be posted: as a message, or as what is new in that of an earlier rewind of
+the group. It waits between rewinds, as Slack allows one message a second. The exit status is 1 if one was missed or
+anything else was posted.
 """
 
 import argparse
@@ -15,9 +16,9 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 PARTITIONS = 10
 END = 50_000
 """Records in each partition."""
-BACK = 10_000
+BACK = 2_000
+"""How far a rewind goes, in records."""
 _AT_ONCE = 50
 _PAUSE_S = 6.5, 8.0
 """Between rewinds. More than ten a minute would be one incident, a storm."""
@@ -82,9 +84,16 @@ def commit(admin: AdminClient, offsets: dict[str, int], partitions: int = PARTIT
             future.result(timeout=30)
 
 
-def measure(cluster: Cluster, directory: Path, commits: str, groups: Sequence[str], rewinds: int) -> list[str]:
-    """Print the latencies of reading commits in this way; return what was wrong."""
-    live = groups[:rewinds]
+class Rewind(NamedTuple):
+    """A group that moved back, and when the request for it was sent, ms."""
+
+    group: str
+    sent_at: int
+
+
+def measure(cluster: Cluster, directory: Path, commits: str, groups: Sequence[str], moving: Sequence[str]) -> list[str]:
+    """Print the latencies of reading commits in this way; return what was wrong. moving: which groups move back."""
+    live = list(dict.fromkeys(moving))
 
     def is_of_last(fact: Observation) -> bool:
         return isinstance(fact, Commit) and fact.group == groups[-1]
@@ -95,38 +104,46 @@ def measure(cluster: Cluster, directory: Path, commits: str, groups: Sequence[st
             agent.wait_until_watching()
             agent.wait_for(is_of_last, "all groups", 120)
             time.sleep(_SETTLE_S)
-            sent_at = {}
-            for group in live:
+            sent: list[Rewind] = []
+            for group in moving:
                 time.sleep(random.uniform(*_PAUSE_S))
                 readers.raise_failure()
-                sent_at[group] = readers.rewind(group)
+                sent.append(Rewind(group, readers.rewind(group)))
             with suppress(TimeoutError):  # reported as missed
-                wait_until(lambda: len(posted_at(slack, live)) == len(live), "the last messages", 30)
-            posted = posted_at(slack, live)
-        others = [message.words for message in slack.messages() if not named(message.words, live)]
-    took = [posted[group] - sent_at[group] for group in posted]
+                wait_until(lambda: None not in posted_at(slack, sent), "the last messages", 30)
+            posted = posted_at(slack, sent)
+        others = [message.words for message in slack.messages() if not is_about(message.words, live)]
+    took = [at - rewind.sent_at for rewind, at in zip(sent, posted, strict=True) if at is not None]
     p50, p90, p99 = (np.percentile(took, share) if took else float("nan") for share in (50, 90, 99))
     print(
-        f"| {commits} | {len(groups):,} | {len(live)} | {len(posted)} | {len(others)} "
+        f"| {commits} | {len(groups):,} | {len(live)} | {len(moving)} | {len(took)} | {len(others)} "
         f"| {p50:,.0f} | {p90:,.0f} | {p99:,.0f} | {max(took, default=0):,} |",
         flush=True,
     )
-    return [*(f"{commits}: missed {group}" for group in live if group not in posted), *others]
+    missed = [rewind.group for rewind, at in zip(sent, posted, strict=True) if at is None]
+    return [*(f"{commits}: missed {group}" for group in missed), *others]
 
 
-def posted_at(slack: Slack, groups: Sequence[str]) -> dict[str, int]:
-    """Return when the first message about each group was posted, ms."""
-    posted: dict[str, int] = {}
-    for request in slack.requests:
-        if request.method == "chat.postMessage":
-            for group in named(str(request.arguments), groups):
-                posted.setdefault(group, request.at)
-    return posted
+def posted_at(slack: Slack, rewinds: Sequence[Rewind]) -> list[int | None]:
+    """Return when each rewind was posted, ms: the first text about its group that is new since then; None if not."""
+    texts = [(request.at, str(request.arguments["text"])) for request in slack.requests if "text" in request.arguments]
+
+    def first(rewind: Rewind) -> int | None:
+        known = {text for at, text in texts if at < rewind.sent_at}
+        about = ((at, text) for at, text in texts if at >= rewind.sent_at and is_about(text, [rewind.group]))
+        return next((at for at, text in about if text not in known), None)
+
+    return list(map(first, rewinds))
 
 
-def named(text: str, groups: Sequence[str]) -> list[str]:
-    """Return which of the groups a text names."""
-    return [group for group in groups if re.search(rf"{group}\b", text)]
+def wait_for_post(slack: Slack, rewind: Rewind, seconds: float) -> int:
+    """Wait until a rewind has been posted and return when it was, ms. Raises TimeoutError after `seconds`."""
+    return wait_until(lambda: posted_at(slack, [rewind])[0], "the message", seconds, every=0.05)
+
+
+def is_about(text: str, groups: Sequence[str]) -> bool:
+    """Return whether a text names one of the groups."""
+    return any(re.search(rf"{group}\b", text) for group in groups)
 
 
 def main() -> int:
@@ -134,6 +151,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--commits", default="tail,poll", help="how commits are read. Default: tail,poll.")
     parser.add_argument("--rewinds", type=int, default=20)
+    parser.add_argument("--live", type=int, default=20, help="how many groups commit, and move back in turn")
     parser.add_argument("--groups", type=int, default=1_000)
     parser.add_argument("--version", default="4.1.1", help="of Kafka")
     arguments = parser.parse_args()
@@ -146,12 +164,13 @@ def main() -> int:
         cluster.create_topic("orders", PARTITIONS)
         fill(cluster.bootstrap_servers, [("orders", partition) for partition in range(PARTITIONS)], END)
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-        print("| commits | groups | rewinds | found | other messages | p50, ms | p90, ms | p99, ms | max, ms |")
-        print("|---|---|---|---|---|---|---|---|---|", flush=True)
+        print("| commits | groups | live | rewinds | found | other messages | p50, ms | p90, ms | p99, ms | max, ms |")
+        print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
         for mode in arguments.commits.split(","):
             names = [f"{mode}-{group}" for group in groups]
             commit(admin, dict.fromkeys(names, END // 2))
-            problems += measure(cluster, Path(temporary), mode, names, arguments.rewinds)
+            moving = list(islice(cycle(names[: arguments.live]), arguments.rewinds))
+            problems += measure(cluster, Path(temporary), mode, names, moving)
     print("\n".join(problems))
     return int(bool(problems))
 

@@ -20,7 +20,7 @@ from agent.model.observations.kafka import Commit
 from bench import bare_loop
 from bench.family import need
 from bench.idle import END, wait_until_read
-from bench.latency import commit, named
+from bench.latency import commit, is_about
 from testbed.agent import Agent
 from testbed.kafka import Cluster
 from testbed.slack import Slack
@@ -73,10 +73,10 @@ def main() -> int:
             after = need(pid)
             is_found = True
             try:
-                wait_until(lambda: any(named(message.words, [chosen]) for message in slack.messages()), "it", 60)
+                wait_until(lambda: any(is_about(message.words, [chosen]) for message in slack.messages()), "it", 60)
             except TimeoutError:
                 is_found = False
-            others = [message.words for message in slack.messages() if not named(message.words, [chosen])]
+            others = [message.words for message in slack.messages() if not is_about(message.words, [chosen])]
         count = arguments.groups * arguments.partitions * arguments.sweeps
         bare = bare_loop.measure(cluster.bootstrap_servers)
     cost = (after.cpu - before.cpu) / count * 1e6

@@ -142,10 +142,13 @@ class CompactList(Sequence[T]):
 
     def __getitem__(self, index: int | slice) -> T | list[T]:
         parts = self._parts
-        _, _, objects, added = parts
-        newest = index.start if isinstance(index, slice) and index.stop is index.step is None else index
-        if not added and isinstance(newest, int) and -len(objects) <= newest < 0:
-            return objects[index]
+        _, packed, objects, added = parts
+        if not added:  # most often one of the newest, or all from it on
+            newest = index.start if isinstance(index, slice) and index.stop is index.step is None else index
+            if isinstance(newest, int):
+                place = newest if newest < 0 else newest - packed - len(objects)
+                if -len(objects) <= place < 0:
+                    return objects[place] if newest is index else objects[place:]
         places = range(_length(parts))[index]
         if isinstance(places, int):
             return _between(parts, places, places + 1)[0]

@@ -5,10 +5,9 @@ findings: in the end the findings do not depend on the order in which sources re
 is final; only its recovery is followed from then on.
 """
 
-import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -22,6 +21,7 @@ from agent.engine.growth_intake import absorb_growth
 from agent.engine.history import FINALIZATION_MS, LATENESS_MS, LONG_AFTER, LONG_AGO, Change
 from agent.engine.revisits import Revisits, next_time
 from agent.engine.rule import Rule, Scope
+from agent.engine.timers import Timers
 from agent.model.batches import CommitBatch, LogOffsetsBatch, ObservationBatch
 from agent.model.findings import Finding, FindingKey
 from agent.model.observations.base import Observation, Subject
@@ -34,6 +34,9 @@ SOON_MS = 10_000
 _TOGETHER_MS = 100
 """What is due soon within this time is evaluated together."""
 
+_SOON_AT_ONCE = 20
+"""How much is detected again in that time at most: what is new need not wait long, however many findings are open."""
+
 SETTLING_MS = 15_000
 """How long after it could first be known a finding is detected again with each change of what it depends on.
 
@@ -45,18 +48,6 @@ _TIDY_MS = 60_000
 
 ABANDONED_MS = 7 * 86_400_000
 """How long a finding that does not recover is followed."""
-
-
-_SUPERSEDED = 100
-"""How many more timers than current ones there may be, each superseded by an earlier one or past."""
-
-
-class _Timer(NamedTuple):
-    """When to evaluate what, ms. number: orders those of the same moment as they were set."""
-
-    at: int
-    number: int
-    evaluation: Evaluation
 
 
 @dataclass(slots=True)
@@ -103,22 +94,23 @@ class Evaluator:
         self._active_findings: dict[Evaluation, dict[FindingKey, Finding]] = {}
         self._dependencies = Dependencies()
         self._dirty: dict[Evaluation, None] = {}
+        self._again: dict[Evaluation, None] = {}
         self._unfollowed: dict[Evaluation, None] = {}
         self._evaluate_by = LONG_AFTER
         self._stale: dict[Subject, _Stale] = {}
         self._evaluated: dict[Evaluation, _LastEvaluation] = {}
         self._changes = 0
-        self._timers: list[_Timer] = []
-        self._timer_of: dict[Evaluation, _Timer] = {}
-        self._number = count()
+        self._timers: Timers[Evaluation] = Timers()
+        self._soon: Timers[Evaluation] = Timers()
+        self._soon_at = LONG_AGO
         self._fresh_until: dict[Evaluation, int] = {}
 
     @property
     def next_due(self) -> int:
         """When an evaluation is due at the latest, ms; LONG_AFTER if none is."""
-        first_timer = self._timers[0].at if self._timers else LONG_AFTER
         first_stale = next((stale.due for stale in self._stale.values()), LONG_AFTER)
-        return min(first_timer, self._evaluate_by, first_stale, self._revisits.next_due)
+        first_soon = max(self._soon.first, self._soon_at)
+        return min(self._timers.first, self._evaluate_by, first_stale, first_soon, self._revisits.next_due)
 
     def absorb(self, observation: Observation) -> bool:
         """Take a fact in; return False if it is stale. What depends on it is evaluated by `evaluate`."""
@@ -146,7 +138,7 @@ class Evaluator:
                 self._set_aside(f"rule {name}", error)
         if self._dependencies.dependents:
             self._mark_dependents(observation)
-        if dirty or self._unfollowed:
+        if dirty or self._again or self._unfollowed:
             # A batch may span hours: what it touches is evaluated while histories still hold it.
             self._evaluate_by = min(self._evaluate_by, observation.seen + LATENESS_MS)
         return change, is_looked_into
@@ -180,22 +172,9 @@ class Evaluator:
         self.facts.now = now
         dirty, self._dirty, self._evaluate_by = self._dirty, {}, LONG_AFTER
         unfollowed, self._unfollowed = self._unfollowed, {}
-        while self._stale:
-            subject, stale = next(iter(self._stale.items()))
-            if stale.due > now and not everything:
-                break
-            del self._stale[subject]
-            # Only now: what has been read meanwhile depends on the subject too.
-            for key in self.facts.dependency_keys(stale.observation):
-                for evaluation in self._dependencies.dependents.get(key, NO_EVALUATIONS):
-                    evaluated = self._evaluated[evaluation]
-                    if evaluated.changes < stale.changes:
-                        self._set_timer(evaluation, now if everything else evaluated.at + SOON_MS)
-        while self._timers and self._timers[0].at <= now:
-            timer = heapq.heappop(self._timers)
-            if self._timer_of.get(timer.evaluation) is timer:
-                del self._timer_of[timer.evaluation]
-                dirty[timer.evaluation] = None
+        dirty.update(dict.fromkeys(self._timers.take_due(now)))
+        for evaluation in self._due_soon(now, everything=everything):
+            (unfollowed if self._is_final(evaluation) else dirty)[evaluation] = None
         if self._tidy_at <= now:
             self._tidy_at = LONG_AFTER
             self._tidy()
@@ -210,8 +189,31 @@ class Evaluator:
                 self.facts.stop_recording()
                 self._set_aside(f"rule {evaluation.rule}", error)
                 if evaluation in self._active_findings or self._fresh_until.get(evaluation, LONG_AGO) > now:
-                    self._set_timer(evaluation, now + SOON_MS)  # what was due may succeed then
+                    self._timers.set(evaluation, now + SOON_MS)  # what was due may succeed then
         return changes
+
+    def _due_soon(self, now: int, *, everything: bool) -> Iterator[Evaluation]:
+        """Yield what is to be detected again, a part at a time; everything: all of it, due or not."""
+        for evaluation in self._again:
+            self._soon.set(evaluation, now)
+        self._again.clear()
+        while self._stale:
+            subject, stale = next(iter(self._stale.items()))
+            if stale.due > now and not everything:
+                break
+            del self._stale[subject]
+            # Only now: what has been read meanwhile depends on the subject too.
+            for key in self.facts.dependency_keys(stale.observation):
+                for evaluation in self._dependencies.dependents.get(key, NO_EVALUATIONS):
+                    evaluated = self._evaluated[evaluation]
+                    if evaluated.changes < stale.changes:
+                        self._soon.set(evaluation, evaluated.at + SOON_MS)
+        if everything:
+            yield from self._soon.take_due(LONG_AFTER)
+        elif now >= self._soon_at:
+            for evaluation in islice(self._soon.take_due(now), _SOON_AT_ONCE):
+                self._soon_at = now + _TOGETHER_MS
+                yield evaluation
 
     def resume(self, findings: Iterable[Finding], evaluated: Iterable[Observation]) -> None:
         """Continue after a restart with earlier findings and the observations that had been evaluated.
@@ -247,14 +249,11 @@ class Evaluator:
         if not observation.is_frequent:
             for key in self.facts.dependency_keys(observation):
                 for evaluation in dependents_of.get(key, NO_EVALUATIONS):
-                    is_settled = evaluation in self._active_findings and self._is_settled(evaluation, observation.seen)
-                    (self._unfollowed if is_settled else self._dirty)[evaluation] = None
-                    is_soon = is_soon or is_settled
+                    is_soon |= self._mark(evaluation, observation, self._dirty)
         elif self._active_findings:
             for evaluation in dependents_of.get(observation.subject, NO_EVALUATIONS):
                 if evaluation in self._active_findings and _is_about(observation, evaluation.scope):
-                    is_settled = self._is_settled(evaluation, observation.seen)
-                    (self._unfollowed if is_settled else self._dirty)[evaluation] = None
+                    self._mark(evaluation, observation, self._again)
         self._changes += 1
         if is_soon:
             stale = self._stale.get(observation.subject)
@@ -263,9 +262,34 @@ class Evaluator:
             else:
                 stale.changes = self._changes
 
-    def _is_settled(self, evaluation: Evaluation, at: int) -> bool:
-        """Return whether SETTLING_MS have passed since the evaluation's findings could first be known."""
-        return at > self._fresh_until.get(evaluation, LONG_AGO) - FINALIZATION_MS + SETTLING_MS
+    def _mark(self, evaluation: Evaluation, observation: Observation, unsettled: dict[Evaluation, None]) -> bool:
+        """Mark what is to be done after a change of what an evaluation read; return whether its findings have settled.
+
+        They have SETTLING_MS after they could first be known. unsettled: where to mark it if they have not.
+        """
+        findings = self._active_findings.get(evaluation, {})
+        settled_at = self._fresh_until.get(evaluation, LONG_AGO) - FINALIZATION_MS + SETTLING_MS
+        is_settled = bool(findings) and observation.seen > settled_at
+        if not is_settled:
+            unsettled[evaluation] = None
+        elif self._is_concerned(evaluation, observation):
+            self._unfollowed[evaluation] = None
+        return is_settled
+
+    def _is_concerned(self, evaluation: Evaluation, observation: Observation) -> bool:
+        """Return whether a change may decide at once that one of the evaluation's findings has recovered."""
+        rule, findings = self._rules[evaluation.rule], self._active_findings[evaluation].values()
+        try:
+            return any(rule.concerns(finding, observation) for finding in findings)
+        except Exception as error:  # noqa: BLE001 - a defect of one rule must not silence the others
+            self._set_aside(f"rule {evaluation.rule}", error)
+            return True
+
+    def _is_final(self, evaluation: Evaluation) -> bool:
+        """Return whether nothing about the evaluation's findings can change any more but their recovery."""
+        findings = self._active_findings.get(evaluation, {}).values()
+        is_known = all(finding.known_at <= self.facts.final_before for finding in findings)
+        return evaluation not in self._fresh_until and is_known
 
     def _tidy(self) -> None:
         """Forget what is gone; keep the commits of series on which no evaluation depends in columns."""
@@ -288,14 +312,6 @@ class Evaluator:
         """Evaluate on every change until no fact can arrive late any more."""
         self._fresh_until[evaluation] = max(until, self._fresh_until.get(evaluation, until))
 
-    def _set_timer(self, evaluation: Evaluation, at: int) -> None:
-        current = self._timer_of.get(evaluation)
-        if current is None or current.at > at:
-            timer = self._timer_of[evaluation] = _Timer(at, next(self._number), evaluation)
-            heapq.heappush(self._timers, timer)
-            if len(self._timers) > 2 * len(self._timer_of) + _SUPERSEDED:
-                self._timers = sorted(self._timer_of.values())
-
     def _evaluate(self, evaluation: Evaluation, changes: Changes, *, detects: bool) -> None:
         """Find out what has changed about the findings; detects: also whether there are others."""
         facts = self.facts
@@ -314,12 +330,13 @@ class Evaluator:
             if finding.recovered_at is None or finding.recovered_at > final_before:
                 findings[key] = self._followed(evaluation, msgspec.structs.replace(finding, recovered_at=None))
                 if is_taken and findings[key].recovered_at is not None:
-                    self._set_timer(evaluation, facts.now)  # from then on there may be another one
+                    self._timers.set(evaluation, facts.now)  # from then on there may be another one
         reconciled = self._rules[evaluation.rule].reconcile(list(findings.values()))
         findings = {finding.key: finding for finding in reconciled}
         changes.withdrawn.extend(key for key in active if key not in findings)
         changes.found.extend(finding for key, finding in findings.items() if finding != active.get(key))
         if detects or is_taken:
+            self._soon.cancel(evaluation)
             self._evaluated[evaluation] = _LastEvaluation(facts.now, self._changes)
         self._keep(
             evaluation, [finding for finding in findings.values() if _followed_until(finding) > facts.now], reads
@@ -331,7 +348,7 @@ class Evaluator:
         now, findings = self.facts.now, {}
         for finding in self._rules[evaluation.rule].detect(evaluation.scope, self.facts):
             if finding.known_at > now:
-                self._set_timer(evaluation, finding.known_at)
+                self._timers.set(evaluation, finding.known_at)
                 self._keep_fresh(evaluation, finding.known_at + FINALIZATION_MS)
             elif finding.known_at > final_before:
                 named = msgspec.structs.replace(finding, rule=evaluation.rule)
@@ -342,25 +359,26 @@ class Evaluator:
         followed = self._rules[evaluation.rule].follow(finding, evaluation.scope, self.facts)
         if followed.recovered_at is None or followed.recovered_at <= self.facts.now:
             return followed
-        self._set_timer(evaluation, followed.recovered_at)
+        self._timers.set(evaluation, followed.recovered_at)
         return msgspec.structs.replace(followed, recovered_at=None)
 
     def _keep(self, evaluation: Evaluation, findings: list[Finding], reads: dict[DependencyKey, None]) -> None:
         """Keep what must be followed, and what the evaluation depends on while it may change anything."""
         if findings:
             self._active_findings[evaluation] = {finding.key: finding for finding in findings}
-            self._set_timer(evaluation, min(map(_followed_until, findings)))
+            self._timers.set(evaluation, min(map(_followed_until, findings)))
         else:
             self._active_findings.pop(evaluation, None)
         if (fresh_until := self._fresh_until.get(evaluation, LONG_AGO)) > self.facts.now:
-            self._set_timer(evaluation, fresh_until)
+            self._timers.set(evaluation, fresh_until)
         else:
             self._fresh_until.pop(evaluation, None)
-        if evaluation in self._timer_of:
+        if evaluation in self._timers:
             self.facts.open_read()
             self._dependencies.replace(evaluation, reads)
         else:
             self._evaluated.pop(evaluation, None)
+            self._soon.cancel(evaluation)
             self._dependencies.replace(evaluation, {})
 
 

@@ -132,7 +132,7 @@ class History(Generic[T]):
             return Change.UNCHANGED
         changes.append(observation)
         floor = observation.history_floor
-        if len(changes) > 2 * floor and changes[2 * floor].at < observation.at - RETENTION_MS:
+        if len(changes) > 2 * floor and self._at(2 * floor) < observation.at - RETENTION_MS:
             self._trim(observation.at, observation)
         return Change.CHANGED
 
@@ -154,6 +154,10 @@ class History(Generic[T]):
         if sample.memory_ms and isinstance(changes, CompactList):
             self.older = changes.thinned(self.older, count, now)
         self.drop(count)
+
+    def _at(self, index: int) -> int:
+        changes = self.changes
+        return changes[index].at if isinstance(changes, list) else changes.at(index)
 
     def _bisect(self, at: int, bisect: Callable[..., int]) -> int:
         changes = self.changes

@@ -205,6 +205,15 @@ class Rule(ConfigModel):
         """
         raise NotImplementedError
 
+    def concerns(self, finding: Finding, observation: Observation) -> bool:
+        """Return whether an observation of something that `follow` reads may change what it returns.
+
+        If not, that is found out some seconds later. Called for each such observation while a finding is open, so it
+        must be cheap.
+        """
+        del finding, observation
+        return True
+
     def reconcile(self, findings: Sequence[Finding]) -> Sequence[Finding]:
         """Return the findings of one scope, as followed, with what they imply about each other.
 

@@ -14,7 +14,7 @@ from agent.model.observations.kafka import Commit, GroupState, LogOffsets, Parti
 from agent.model.text import count, place, span
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, drop_unmoved, is_recreated
 from agent.rules.queries.positions import log_end
-from agent.rules.queries.subjects import partitions_of, recovered_or_ended
+from agent.rules.queries.subjects import may_end, partitions_of, recovered_or_ended
 from agent.rules.queries.unread import remembered
 
 _USUAL_RATE = 5_000
@@ -118,6 +118,10 @@ class NewPartitionSkipped(GroupRule):
         commits = facts.history(Commit, *scope.series)
         returned_at = commits.when(finding.at, "offset", lambda offset: (offset != UNKNOWN) & (offset <= lowest))
         return recovered_or_ended(finding, returned_at, scope, facts)
+
+    def concerns(self, finding: Finding, observation: Observation) -> bool:
+        lowest = int(finding.current["offset"]) - self.min_records
+        return may_end(observation, lambda offset: offset <= lowest)
 
 
 def _find_start(scope: Scope, facts: Facts) -> _Start | None:

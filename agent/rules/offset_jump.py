@@ -32,7 +32,7 @@ from agent.rules.queries.positions import (
     log_end,
     read_before,
 )
-from agent.rules.queries.subjects import recovered_or_ended
+from agent.rules.queries.subjects import may_end, recovered_or_ended
 
 _RHYTHM = 3
 """How many moves show a group's pace."""
@@ -181,6 +181,10 @@ class OffsetJump(GroupRule):
         commits = facts.history(Commit, *scope.series)
         returned_at = commits.when(finding.at, "offset", lambda offset: (offset != UNKNOWN) & (offset <= old))
         return recovered_or_ended(finding, returned_at, scope, facts)
+
+    def concerns(self, finding: Finding, observation: Observation) -> bool:
+        old = int(finding.previous["offset"])
+        return may_end(observation, lambda offset: offset <= old)
 
     def _is_suspicious(self, history: History[Commit], since: int, facts: Facts) -> bool:
         """Return whether a commit after `since` advanced further than those before. Cheap: called per commit."""

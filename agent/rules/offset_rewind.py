@@ -41,7 +41,7 @@ from agent.rules.queries.rewinds import (
     find_return,
     find_truncation,
 )
-from agent.rules.queries.subjects import coordinator_of, groups_of, recovered_or_ended
+from agent.rules.queries.subjects import coordinator_of, groups_of, may_end, recovered_or_ended
 
 _HOW = {
     "operator_reset": "was reset by an operator",
@@ -219,6 +219,10 @@ class OffsetRewind(GroupRule):
         old = int(finding.previous["offset"])
         regained_at = _offsets(scope, facts).when(finding.at, "offset", lambda offset: offset >= old)
         return recovered_or_ended(finding, regained_at, scope, facts)
+
+    def concerns(self, finding: Finding, observation: Observation) -> bool:
+        old = int(finding.previous["offset"])
+        return may_end(observation, lambda offset: offset >= old)
 
     def reconcile(self, findings: Sequence[Finding]) -> list[Finding]:
         """Return the findings recovered no earlier than earlier rewinds from a higher offset.

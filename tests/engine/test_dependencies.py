@@ -211,7 +211,7 @@ def test_no_dependencies_remain_once_everything_is_final() -> None:
     assert evaluator.facts.now <= tick(FINAL_S).at
     assert not evaluator._dependencies.dependents
     assert not evaluator._dependencies._reads
-    assert not evaluator._timer_of
+    assert not evaluator._timers
     evaluations = len(ReadingRule.log)
     observe(evaluator, partition_state(FINAL_S + 1, 2, 5))
     assert len(ReadingRule.log) == evaluations

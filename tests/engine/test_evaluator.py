@@ -1,15 +1,21 @@
 """Rules are evaluated again when it matters, and only then: late facts, time, recovery, final findings, restarts."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
+
+import pytest
 
 from agent.config.loading import load
 from agent.engine.evaluator import ABANDONED_MS, SOON_MS, Evaluator
+from agent.engine.facts import Facts
 from agent.engine.history import FINALIZATION_MS, LATENESS_MS, LONG_AFTER
+from agent.engine.rule import Rule, Scope
 from agent.model.findings import Finding
 from agent.model.observations.base import Observation, Tick
 from agent.model.observations.checks import CheckFinding
 from agent.model.observations.kafka import Member
+from agent.rules.offset_rewind import OffsetRewind
 from tests.builders import (
     after,
     check_finding,
@@ -47,30 +53,6 @@ class RuleRun:
     @property
     def findings(self) -> list[Finding]:
         return list(self.by_key.values())
-
-
-def test_timers_do_not_pile_up_while_a_finding_is_open() -> None:
-    """Each change of the group is a reason to evaluate again soon, and to follow the finding for days."""
-    run = RuleRun("rewind")
-    run.observe(log_offsets(0, 900_000), *commits(60), commit(61, 100))
-    assert run.findings
-    for second in range(62, 6_000, 5):
-        run.observe(commit(second, 100 + second))
-    assert len(run.findings) == 1
-    assert len(run.evaluator._timers) < 10 + 2 * len(run.evaluator._timer_of) + 100
-
-
-DAY_S = 86_400
-
-
-def divergences(ended: float, seconds: Iterable[int]) -> list[CheckFinding]:
-    """Return what a run of replica_divergence found in one partition."""
-    return [
-        check_finding(
-            "replica_divergence", after(ended), after(second), {"cluster": "main", "topic": "t", "partition": 0}
-        )
-        for second in seconds
-    ]
 
 
 def test_finding_appears_with_the_fact_that_shows_it() -> None:
@@ -183,6 +165,57 @@ def test_commits_on_other_partitions_are_evaluated_soon() -> None:
     assert [finding.labels for finding in rules.findings] == [()]
 
 
+def test_many_open_findings_are_detected_again_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is new must not wait until all of them have been evaluated."""
+    rules, partitions = RuleRun("rewind"), range(65)
+    detected: list[int] = []
+    detect = OffsetRewind.detect
+
+    def counted(rule: OffsetRewind, scope: Scope, facts: Facts) -> Iterator[Finding]:
+        if scope.partition != 99:
+            detected.append(scope.in_partition[2])
+        return detect(rule, scope, facts)
+
+    rules.observe(*(commit(30, 9_000, number) for number in (*partitions, 99)))
+    rules.observe(*(commit(40, 100, number) for number in partitions))
+    rules.observe(*(commit(60, 101, number) for number in partitions))
+    monkeypatch.setattr(OffsetRewind, "detect", counted)
+    (found,) = rules.observe(commit(71, 200, 99))
+    assert found.subject["partition"] == 99
+    parts = [list(detected)]
+    while len(parts) < 4:
+        detected.clear()
+        rules.observe(tick((rules.evaluator.next_due - after(0)) / 1000))
+        parts.append(list(detected))
+    assert [len(part) for part in parts] == [20, 20, 20, 5]
+    assert sorted(chain(*parts)) == list(partitions)
+
+
+@pytest.mark.parametrize(("rule", "moved", "over"), [("rewind", 100, 500_001), ("jump", 900_000, 499_999)])
+def test_a_commit_that_ends_no_finding_is_not_compared_with_it(
+    rule: str, moved: int, over: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each commit of each series that has moved would cost as much as a finding."""
+    rules = RuleRun(rule)
+    rules.observe(log_offsets(0, 500_000), commit(1, 500_000), commit(2, None), log_offsets(3, 900_000))
+    for second in range(4, 300):
+        rules.observe(commit(second, moved + second))
+    assert rules.findings
+    followed: list[int] = []
+    follow = type(SHIPPED[rule]).follow
+
+    def counted(rule: Rule, finding: Finding, scope: Scope, facts: Facts) -> Finding:
+        followed.append(facts.now)
+        return follow(rule, finding, scope, facts)
+
+    monkeypatch.setattr(type(SHIPPED[rule]), "follow", counted)
+    for second in range(300, 309):
+        rules.observe(commit(second, moved + second))
+    assert len(followed) <= 1
+    (recovered,) = rules.observe(commit(309, over))
+    assert recovered.recovered_at == after(309)
+
+
 def test_batch_that_spans_hours_is_evaluated_in_pieces() -> None:
     rules = RuleRun("rewind")
     rules.observe(commit(0, 9_000))
@@ -222,6 +255,19 @@ def test_late_fact_after_a_restart_withdraws_the_finding() -> None:
     assert resumed.findings == []
 
 
+DAY_S = 86_400
+
+
+def divergences(ended: float, seconds: Iterable[int]) -> list[CheckFinding]:
+    """Return what a run of replica_divergence found in one partition."""
+    return [
+        check_finding(
+            "replica_divergence", after(ended), after(second), {"cluster": "main", "topic": "t", "partition": 0}
+        )
+        for second in seconds
+    ]
+
+
 def test_check_finding_is_followed_across_a_restart() -> None:
     before = RuleRun("divergence")
     findings = before.observe(*divergences(DAY_S, [1, 2]), check_run(DAY_S, "replica_divergence"))
@@ -241,7 +287,7 @@ def test_thousands_of_daily_check_findings_do_not_accumulate() -> None:
         assert len(changed) == (2_000 if day == 1 else 0)
     assert len(rules.observe(check_run(5 * DAY_S, "replica_divergence"))) == 2_000
     rules.observe(tick(6 * DAY_S))
-    assert not rules.evaluator._timer_of
+    assert not rules.evaluator._timers
     assert not rules.evaluator._active_findings
     assert not rules.evaluator._dependencies.dependents
 

@@ -4,8 +4,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -16,10 +18,12 @@ from agent.cli.replay import replay
 from agent.config.loading import load
 from agent.engine.engine import Engine
 from agent.engine.recorded import moments
+from agent.engine.rule import Rule
 from agent.model.encoding import to_json
 from agent.model.findings import Incident, incident_fields, incident_json
 from agent.model.observations.base import Observation, Subject, Tick, not_after_seen
 from agent.model.observations.kafka import BrokerRegistration, Commit, GroupState, LogOffsets, PartitionState
+from agent.rules import KINDS
 from tests import strategies
 from tests.simulated_kafka import FAULTS, Fault, simulate
 from tests.strategies import delay, split, ticks
@@ -132,6 +136,22 @@ def test_live_incidents_equal_a_replay_whatever_comes_late(
         for finding in incident.causes + incident.findings:
             event(f"finding: {finding.kind} {' '.join(finding.labels)}")
     assert without_ids(incidents.values()) == without_ids(expected)
+
+
+@pytest.mark.slow
+@given(strategies.scenarios, strategies.delays, strategies.wobbles, strategies.sizes)
+@slow
+def test_what_concerns_no_finding_changes_none(
+    observations: list[Observation], delays: list[int], wobble: int, sizes: list[int]
+) -> None:
+    """The incidents are the same if each observation is compared with what it cannot end."""
+    ticking = observations + ticks(observations, 5_000)
+    batches = [*split(delay(ticking, delays, wobble), sizes), [final_tick(observations)]]
+    expected = without_ids(run_live(batches).values())
+    with ExitStack() as stack:
+        for kind in (kind for kind in KINDS.values() if "concerns" in vars(kind)):
+            stack.enter_context(patch.object(kind, "concerns", Rule.concerns))
+        assert without_ids(run_live(batches).values()) == expected
 
 
 @given(strategies.arbitrary(), strategies.delays, strategies.wobbles, strategies.sizes)

@@ -1,6 +1,6 @@
 """Which subjects the facts know: groups of a partition, jobs of a cluster, log lines about a partition; their ends."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 
 from agent.engine.facts import Facts
@@ -9,8 +9,16 @@ from agent.engine.rule import Scope, ended, recovered
 from agent.model.batches import UNKNOWN
 from agent.model.findings import Finding
 from agent.model.group_partition import partition_of
+from agent.model.observations.base import Observation
 from agent.model.observations.flink import FlinkJob, JobGraph, JobGraphFile, Position
-from agent.model.observations.kafka import OFFSETS_TOPIC, BrokerRegistration, Commit, GroupState, PartitionState
+from agent.model.observations.kafka import (
+    OFFSETS_TOPIC,
+    BrokerRegistration,
+    Commit,
+    GroupState,
+    LogOffsets,
+    PartitionState,
+)
 from agent.model.observations.logs import LogLine
 from agent.model.observations.streams import StreamsApplication, TaskRestore
 from agent.rules.queries.partitions import find_deletion
@@ -89,6 +97,16 @@ def recovered_or_ended(finding: Finding, at: int | None, scope: Scope, facts: Fa
     """Return the finding as recovered at that moment, or as ended if what it is about ceased to exist before."""
     end = min(_find_ends(scope, finding.subject.get("flink"), finding.at, facts), default=None)
     return ended(finding, *end) if end is not None and (at is None or end[0] < at) else recovered(finding, at)
+
+
+def may_end(observation: Observation, is_wanted: Callable[[int], bool]) -> bool:
+    """Return whether an observation may end a finding about a reader that recovers at a wanted offset. Cheap.
+
+    That a log grows does not.
+    """
+    if isinstance(observation, Commit | Position):
+        return observation.offset is None or is_wanted(observation.offset)
+    return not isinstance(observation, LogOffsets)
 
 
 def _find_ends(scope: Scope, flink: str | None, at: int, facts: Facts) -> Iterator[tuple[int, str]]:
