@@ -90,10 +90,10 @@ class ChangeDetector:
         self._confirmed[scope] = at
 
     def heartbeats(self, scope: Subject, subjects: Callable[[], Iterable[Subject]], at: int) -> list[Observation]:
-        """Return the facts of these subjects, which were confirmed at that time (ms), that were emitted long ago.
+        """Return the facts of these subjects that were emitted long ago, dated when they were confirmed (`at`, ms).
 
         scope: by which they are looked at together, only when some may be due, and not all scopes at once. subjects:
-        returns them; called only then.
+        returns all of the scope, the same each time but for new ones; called only then.
         """
         if at < self._due_at.get(scope, 0):
             return []

@@ -380,9 +380,15 @@ class ClusterState:
             self._share_offsets.apply_end(partition, offsets.log_end, sent_at)
         self._share_offsets.confirm_ends(unchanged, sent_at)
         kind = LogOffsets.subject_kind, self._cluster
-        self._observations += self._detector.heartbeats(
-            (*kind, *request.partitions[0]), lambda: ((*kind, *place) for place in unchanged), sent_at
+        # Of what is listed, none is emitted here, but it counts for when the next heartbeat is due.
+        due = self._detector.heartbeats(
+            (*kind, request.leader, *request.partitions),
+            lambda: ((*kind, *place) for place in request.partitions),
+            sent_at,
         )
+        if due:
+            confirmed = {(*kind, *place) for place in unchanged}
+            self._observations += [fact for fact in due if fact.subject in confirmed]
         self._note_failures(failed.failure for failed in failures)
 
     def _apply_group(self, state: GroupState) -> None:

@@ -270,6 +270,58 @@ def test_what_is_confirmed_without_being_listed_has_heartbeats() -> None:
     assert len([fact for fact in emitted if isinstance(fact, LogOffsets) and fact.partition == 1]) == 1
 
 
+_BEGUN = 1_000_000
+_FRESH_MS = 660_000
+"""How old the last reading of an unchanged log may be for the Spark checks."""
+
+
+def _watched_logs(*known: Observation) -> tuple[ClusterState, ChangeDetector]:
+    detector = ChangeDetector(known)
+    acl = Acl("kafka-1:9093", "User:backflow", AffectedRules({}, watch_partitions=True))
+    state = ClusterState("main", _ALL, _ALL, detector, known, acl=acl, watch_partitions=True)
+    _apply(state, protocol.FetchMetadata([]), protocol.Metadata([1, 2], {"t": {0: 1, 1: 1, 2: 2}}))
+    return state, detector
+
+
+def _read_logs(
+    watched: tuple[ClusterState, ChangeDetector], second: int, leader: int, *partitions: int, in_full: bool = False
+) -> list[tuple[int, int]]:
+    """Apply unchanged log ends; return the partitions of which some were emitted, and when."""
+    (state, detector), at = watched, _BEGUN + second * 1_000
+    listed = [
+        LogOffsets(at=at, cluster="main", topic="t", partition=number, log_start=0, log_end=9) for number in partitions
+    ]
+    request = protocol.ListOffsets(leader, [("t", number) for number in partitions])
+    _apply(state, request, protocol.Offsets(listed if in_full else [], []), at, at)
+    changes = detector.changes(state.take_observations())
+    return [(fact.partition, second) for fact in changes if isinstance(fact, LogOffsets)]
+
+
+def test_an_unchanged_log_has_a_heartbeat_in_time_after_a_restart() -> None:
+    known = LogOffsets(at=_BEGUN - 500_000, cluster="main", topic="t", partition=0, log_start=0, log_end=9)
+    watched = _watched_logs(known)
+    assert _read_logs(watched, 0, 1, 0, 1, in_full=True) == [(1, 0)]
+    emitted = [beat for second in range(7, 300, 7) for beat in _read_logs(watched, second, 1, 0, 1)]
+    ((partition, second),) = emitted
+    assert partition == 0
+    assert second * 1_000 + 500_000 <= _FRESH_MS
+
+
+def test_an_unchanged_log_has_a_heartbeat_in_time_after_its_leader_moved() -> None:
+    """The partitions that the new leader has already are not due yet."""
+    watched = _watched_logs()
+    assert _read_logs(watched, 0, 1, 0, 1, in_full=True) == [(0, 0), (1, 0)]
+    for second in range(7, 590, 7):
+        beats = _read_logs(watched, second, 1, 0, 1)
+        beats += _read_logs(watched, second, 2, 2, in_full=second == 301) if second >= 301 else []
+        assert beats == ([(2, 301)] if second == 301 else [])
+    assert _read_logs(watched, 590, 2, 2, 1, in_full=True) == []
+    emitted = [beat for second in range(597, 800, 7) for beat in _read_logs(watched, second, 2, 2, 1)]
+    ((partition, second),) = emitted
+    assert partition == 1
+    assert second * 1_000 <= _FRESH_MS
+
+
 def _rested(end: int = 10) -> ClusterState:
     """Return a state in which t[0] has had the same log end for two minutes, up to _LATER."""
     state = _state()
