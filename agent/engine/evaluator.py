@@ -37,6 +37,9 @@ _TOGETHER_MS = 100
 _SOON_AT_ONCE = 20
 """How much is detected again in that time at most: what is new need not wait long, however many findings are open."""
 
+_AT_THE_LATEST_MS = LATENESS_MS - 2 * SOON_MS
+"""How long what is due soon may wait while its findings are not final: no late fact may be missed."""
+
 SETTLING_MS = 15_000
 """How long after it could first be known a finding is detected again with each change of what it depends on.
 
@@ -208,6 +211,8 @@ class Evaluator:
                     evaluated = self._evaluated[evaluation]
                     if evaluated.changes < stale.changes:
                         self._soon.set(evaluation, evaluated.at + SOON_MS)
+                        if evaluation in self._fresh_until:
+                            self._timers.set(evaluation, now + _AT_THE_LATEST_MS)
         if everything:
             yield from self._soon.take_due(LONG_AFTER)
         elif now >= self._soon_at:
@@ -321,6 +326,7 @@ class Evaluator:
         if is_taken := self._rules[evaluation.rule].is_single and self._is_open(evaluation, final_before):
             findings = dict(active)
         elif detects:
+            self._timers.cancel(evaluation)  # detection sets it again
             findings = self._detected(evaluation, final_before)
             findings |= {key: finding for key, finding in active.items() if finding.known_at <= final_before}
         else:

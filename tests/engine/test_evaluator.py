@@ -5,6 +5,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from agent.config.loading import load
 from agent.engine.evaluator import ABANDONED_MS, SOON_MS, Evaluator
@@ -189,6 +190,23 @@ def test_many_open_findings_are_detected_again_a_part_at_a_time(monkeypatch: pyt
         parts.append(list(detected))
     assert [len(part) for part in parts] == [20, 20, 20, 5]
     assert sorted(chain(*parts)) == list(partitions)
+
+
+def test_late_fact_is_in_time_however_many_findings_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is detected again a part at a time is so before it is final."""
+    monkeypatch.setattr("agent.engine.evaluator._SOON_AT_ONCE", 1)
+    monkeypatch.setattr("agent.engine.evaluator._TOGETHER_MS", 10_000)
+    rules, partitions = RuleRun("rewind"), range(30)
+    rules.observe(*(partition_state(0, 1, number, topic_id="a") for number in partitions))
+    rules.observe(*(commit(50, 9_000, number) for number in partitions))
+    rules.observe(*(commit(60, 100, number) for number in partitions))
+    recreated = (replace(partition_state(100, 1, number, topic_id="b"), since=after(55)) for number in partitions)
+    for second in range(61, 240):
+        rules.observe(*(commit(second, 40 + second, number) for number in partitions))
+        if second == 155:
+            assert len(rules.findings) == len(partitions)
+            rules.observe(*(replace(state, seen_at=after(second)) for state in recreated))
+    assert rules.findings == []
 
 
 @pytest.mark.parametrize(("rule", "moved", "over"), [("rewind", 100, 500_001), ("jump", 900_000, 499_999)])
