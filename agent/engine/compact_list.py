@@ -146,8 +146,9 @@ class CompactList(Sequence[T]):
         if not added:  # most often one of the newest, or all from it on
             newest = index.start if isinstance(index, slice) and index.stop is index.step is None else index
             if isinstance(newest, int):
-                place = newest if newest < 0 else newest - packed - len(objects)
-                if -len(objects) <= place < 0:
+                # From the front: another thread may append meanwhile.
+                place = newest - packed if newest >= 0 else newest + len(objects)
+                if 0 <= place < len(objects):
                     return objects[place] if newest is index else objects[place:]
         places = range(_length(parts))[index]
         if isinstance(places, int):

@@ -51,6 +51,26 @@ def test_slices_equal_those_of_a_list(
     assert filled(commits, rows)[begin:end:step] == commits[begin:end:step]
 
 
+class _Appended(list[Commit]):
+    """A list to which another thread appends as soon as somebody has asked how long it is."""
+
+    def __len__(self) -> int:
+        length = super().__len__()
+        self.append(self[-1])
+        return length
+
+
+def test_an_index_means_the_same_while_another_thread_appends() -> None:
+    commits = [
+        Commit(at=at, cluster="main", group="g", topic="orders", partition=3, offset=700 + at) for at in range(5)
+    ]
+    compact = CompactList(commits)
+    rows, packed, objects, added = compact._parts
+    compact._parts = rows, packed, _Appended(objects), added
+    assert compact[2] == commits[2]
+    assert compact[3:][0] == commits[3]
+
+
 @given(COMMITS, ROWS, st.integers(0, 210), st.none() | st.integers(0, (1 << 63) - 1))
 def test_a_value_is_found_where_a_list_has_it(
     commits: list[Commit], rows: set[int], begin: int, least: int | None
