@@ -362,7 +362,12 @@ class ClusterState:
     def _confirm(self, scope: Subject, rests: Callable[[], Iterable[Subject]], at: int) -> None:
         """Take note that the facts of these subjects have not changed, each of which is the scope and a rest."""
         self._detector.confirm(scope, at)
-        self._observations += self._detector.heartbeats(scope, lambda: ((*scope, *rest) for rest in rests()), at)
+        self._add_heartbeats(self._detector.heartbeats(scope, lambda: ((*scope, *rest) for rest in rests()), at))
+
+    def _add_heartbeats(self, facts: Collection[Observation]) -> None:
+        """Take heartbeats in but of what has been read since the last poll: it may have changed."""
+        read = {fact.subject for fact in self._observations} if facts else ()
+        self._observations += [fact for fact in facts if fact.subject not in read]
 
     def _take_share_offsets(self) -> None:
         for group, commits, failures, at in self._share_offsets.take(self.committed.of):
@@ -380,15 +385,14 @@ class ClusterState:
             self._share_offsets.apply_end(partition, offsets.log_end, sent_at)
         self._share_offsets.confirm_ends(unchanged, sent_at)
         kind = LogOffsets.subject_kind, self._cluster
-        # Of what is listed, none is emitted here, but it counts for when the next heartbeat is due.
+        # What is listed has no heartbeat here, but counts for when the next one is due.
         due = self._detector.heartbeats(
             (*kind, request.leader, *request.partitions),
             lambda: ((*kind, *place) for place in request.partitions),
             sent_at,
         )
-        if due:
-            confirmed = {(*kind, *place) for place in unchanged}
-            self._observations += [fact for fact in due if fact.subject in confirmed]
+        confirmed = {(*kind, *place) for place in unchanged} if due else ()
+        self._add_heartbeats([fact for fact in due if fact.subject in confirmed])
         self._note_failures(failed.failure for failed in failures)
 
     def _apply_group(self, state: GroupState) -> None:

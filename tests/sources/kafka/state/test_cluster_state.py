@@ -322,6 +322,24 @@ def test_an_unchanged_log_has_a_heartbeat_in_time_after_its_leader_moved() -> No
     assert second * 1_000 <= _FRESH_MS
 
 
+def test_no_heartbeat_takes_back_a_change_of_the_same_poll() -> None:
+    """A late response shows the change, and the next one, in the same poll, that nothing has changed since."""
+    known = (
+        Commit(at=_BEGUN, cluster="main", group="g", topic="t", partition=0, offset=4_000),
+        LogOffsets(at=_BEGUN, cluster="main", topic="t", partition=0, log_start=0, log_end=9_000),
+    )
+    state, detector = _watched_logs(*known)
+    now, read = _BEGUN + 650_000, protocol.ListOffsets(1, [("t", 0)])
+    grown = LogOffsets(at=now, cluster="main", topic="t", partition=0, log_start=0, log_end=9_500)
+    _apply(state, protocol.ListCommits("g"), protocol.Commits("main", "g", now, {"t": [0, 9_200, -1]}, []), now, now)
+    _apply(state, read, protocol.Offsets([grown], []), now, now)
+    _apply(state, protocol.ListCommits("g"), protocol.Unchanged(), now + 100, now + 200)
+    _apply(state, read, protocol.Offsets([], []), now + 100, now + 200)
+    changes = detector.changes(state.take_observations())
+    assert [fact.offset for fact in changes if isinstance(fact, Commit)] == [9_200]
+    assert [fact.log_end for fact in changes if isinstance(fact, LogOffsets)] == [9_500]
+
+
 def _rested(end: int = 10) -> ClusterState:
     """Return a state in which t[0] has had the same log end for two minutes, up to _LATER."""
     state = _state()
