@@ -32,12 +32,20 @@ def from_fields(fields: Mapping[str, Any]) -> Observation:
             msg = f"`{name}`: expected an RFC 3339 time in UTC, got {value!r}"
             raise ValueError(msg)
     observation: Observation = msgspec.convert(plain, _ANY_KIND, strict=True)
+    for name, value in fields.items():
+        if _exceeds_64_bits(value):
+            msg = f"`{name}`: a number has more than 64 bits"
+            raise ValueError(msg)
     return observation
 
 
 def from_json(line: str | bytes) -> Observation:
     """Return the observation in one JSON line. Raises ValueError (msgspec's errors are) with what is wrong."""
-    fields = msgspec.json.decode(line)
+    try:
+        fields = msgspec.json.decode(line)
+    except RecursionError as error:
+        msg = "lists or objects are nested too deeply"
+        raise ValueError(msg) from error
     if not isinstance(fields, dict):
         msg = f"expected an object, got {type(fields).__name__}"
         raise ValueError(msg)
@@ -77,6 +85,19 @@ def encodable(batch: Collection[Observation]) -> Collection[Observation]:
     except UnicodeEncodeError:
         return [msgspec.convert(_printable(msgspec.to_builtins(observation)), _ANY_KIND) for observation in batch]
     return batch
+
+
+def _exceeds_64_bits(value: Any) -> bool:
+    """Return whether there is an integer in the value that no column of 64 bits holds."""
+    match value:
+        case int():
+            return not -(2**63) <= value < 2**63
+        case list():
+            return any(map(_exceeds_64_bits, value))
+        case Mapping():
+            return any(map(_exceeds_64_bits, value.values()))
+        case _:
+            return False
 
 
 def _printable(value: Any) -> Any:

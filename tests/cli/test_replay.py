@@ -53,6 +53,9 @@ def test_blank_lines_are_ignored(tmp_path: Path) -> None:
         '{"kind":"tick","at":"yesterday"}',
         '{"kind":"tick"',
         "[]",
+        pytest.param("[" * 70_000, id="nested"),
+        to_json(commit(0, 2**60)).replace(str(2**60), str(2**63)),
+        to_json(builders.partition_state(0, leader=1, isr=(1, 2**60))).replace(str(2**60), str(-(2**63) - 1)),
     ],
 )
 def test_all_invalid_lines_are_reported_with_their_numbers(tmp_path: Path, line: str) -> None:
