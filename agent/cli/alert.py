@@ -8,10 +8,11 @@ from pathlib import Path
 import click
 from msgspec.structs import replace
 
-from agent.cli.common import EPILOG, config_option, fail, load_or_exit
+from agent.cli.common import EPILOG, config_option, config_path, fail, load_or_exit
 from agent.clock import now_ms
 from agent.config.credentials import CredentialError
-from agent.model.exit_status import CLEAN, FAILED
+from agent.config.warnings import secret_problems
+from agent.model.exit_status import CLEAN, FAILED, WRONG
 from agent.model.findings import Incident, Severity, Status
 from agent.notify.base import Message, NotDelivered, Receiver
 from agent.render.report import report
@@ -30,7 +31,9 @@ def test_alert_command(config: Path | None) -> None:
     try:
         receivers = make_test_receivers(settings, sys.stdout)
     except CredentialError as error:
-        fail(FAILED, str(error))
+        problems = [problem for problem, _ in secret_problems(settings, config_path(config))]
+        own = [str(problem) for problem in problems if problem.where.startswith(("[slack]", "[receivers."))]
+        fail(WRONG, "\n".join(own) or str(error))
     failed = False
     for receiver in receivers:
         incident = _incident()

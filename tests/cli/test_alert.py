@@ -49,8 +49,10 @@ def test_what_a_channel_refuses_is_said(tmp_path: Path, slack: Slack, token: str
 
 def test_an_unreadable_token_is_said(tmp_path: Path) -> None:
     result = run(tmp_path, f'[slack]\ntoken_file = "{tmp_path}/none"\nchannel = "#alerts"\n')
-    assert result.exit_code == 3
-    assert "No such file" in result.stderr
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"{tmp_path}/rules.toml:6: [slack] token_file: file {tmp_path}/none cannot be read: No such file or directory\n"
+    )
 
 
 def test_without_slack_it_says_that_nobody_is_notified(tmp_path: Path) -> None:
