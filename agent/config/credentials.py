@@ -4,11 +4,13 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Self, TypeVar
 
 from pydantic import AfterValidator, SecretStr, model_validator
 
 from agent.model.config_types import ConfigModel
+
+_Text = TypeVar("_Text", str, Path)
 
 SOURCES = '{ file = "..." }, { env = "..." } or { credential = "..." }'
 """How a secret is given in rules.toml."""
@@ -26,8 +28,25 @@ def _name(noun: str, pattern: str, allowed: str) -> AfterValidator:
     return AfterValidator(validate)
 
 
+_SLACK_SECRET = re.compile(r"\s*(xox[a-z]-\d|xapp-\d|https?:/)")
+"""How tokens and webhooks of Slack begin, also after `Path` has removed a slash."""
+
+
+def refuse_slack_secret(value: _Text) -> _Text:
+    """Return what names a channel or the source of a secret, unless it is the secret itself. Raises ValueError."""
+    if _SLACK_SECRET.match(str(value)):
+        msg = "a secret must not be written in this file; write it to a file of its own, and give the path of that"
+        raise ValueError(msg)
+    return value
+
+
+SecretFile = Annotated[Path, AfterValidator(refuse_slack_secret)]
 EnvironmentName = Annotated[str, _name("an environment variable", r"[A-Za-z_][A-Za-z0-9_]*", "letters, digits and _")]
-CredentialName = Annotated[str, _name("a systemd credential", r"[A-Za-z0-9._-]+", "letters, digits, -, _ and .")]
+CredentialName = Annotated[
+    str,
+    _name("a systemd credential", r"[A-Za-z0-9._-]+", "letters, digits, -, _ and ."),
+    AfterValidator(refuse_slack_secret),
+]
 
 
 class CredentialError(Exception):
@@ -46,7 +65,7 @@ class Credential(ConfigModel):
     `LoadCredential=NAME:/etc/backflow/NAME` by `systemctl edit backflow`.
     """
 
-    file: Path | None = None
+    file: SecretFile | None = None
     """File that holds the secret. A relative path starts from the working directory."""
     env: EnvironmentName | None = None
     """Environment variable that holds the secret."""

@@ -14,12 +14,13 @@ from agent.config.problems import did_you_mean
 from agent.config.toml_places import KeyPath
 from agent.model.text import join_names
 
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
 _SECRET = re.compile(r"password|passphrase|secret|key\.pem", re.IGNORECASE)
 
 
 def _plain(value: Any) -> str | int | bool:
     if isinstance(value, Mapping):
-        msg = 'put a property name with dots in quotes: "security.protocol" = "SASL_SSL"'
+        msg = f'put a property name with dots in quotes: "security.protocol" = "SASL_SSL"; a secret is {SOURCES}'
         raise ValueError(msg)
     if not isinstance(value, str | int):
         msg = f"expected text in quotes, a whole number, true or false; for a secret {SOURCES}"
@@ -44,7 +45,9 @@ KafkaValue: TypeAlias = Annotated[
 MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "OAUTHBEARER")
 """SASL mechanisms that the Kafka client supports as it is built here."""
 
-_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+"""Values of security.protocol."""
+
 _KERBEROS = "GSSAPI"
 
 
@@ -73,8 +76,8 @@ def ineffective_properties(properties: Mapping[str, KafkaValue]) -> Iterator[tup
     protocol = _protocol(properties)
     for family in ("sasl", "ssl"):
         names = [name for name in properties if family in name.split(".")]
-        using = [known for known in _PROTOCOLS if family.upper() in known.split("_")]
-        if names and protocol in _PROTOCOLS and protocol not in using:
+        using = [known for known in PROTOCOLS if family.upper() in known.split("_")]
+        if names and protocol in PROTOCOLS and protocol not in using:
             yield names[0], f"{family}.* has no effect: security.protocol is {protocol}; set it to {' or '.join(using)}"
 
 
@@ -104,6 +107,8 @@ def kafka_property_problem(name: str, value: Any) -> str | None:
         return "remove it; `bootstrap_servers` of the cluster sets this property"
     if not is_secret and _SECRET.search(name):
         return f"a secret must not be written in this file; use {SOURCES}"
+    if name.endswith(".ms") and isinstance(value, str) and not _NUMBER.fullmatch(value.strip()):
+        return f'expected a number of milliseconds, got "{value}"'  # librdkafka reads "10s" as 10 ms
     end = "backflow.end.of.properties"
     try:
         AdminClient({name: "x" if is_secret else value, end: ""})

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple, get_args, get_origin
@@ -29,6 +30,9 @@ LISTED_TABLES = ("silences",)
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 TOO_DEEP = "lists or tables are nested too deeply"
+
+_NO_TABLE = ("model_type", "model_attributes_type")
+"""pydantic's types of errors about what should be a table."""
 
 _EXPECTED = {
     "string_type": "text in quotes",
@@ -139,9 +143,11 @@ def explain_rule_name(name: str, kinds: Mapping[str, str], otherwise: str = "") 
 
 def mistakes_in(error: ValidationError, model: type[BaseModel], table: Any) -> Iterator[tuple[KeyPath, str]]:
     """Yield the key path in the table and the message of each of pydantic's errors."""
-    for detail in error.errors(include_url=False):
-        path = _path_in(table, detail)
-        yield path, _message(detail, path, model)
+    found = [(_path_in(table, detail), detail) for detail in error.errors(include_url=False)]
+    paths = Counter(path for path, _ in found)
+    for path, detail in found:
+        if paths[path] == 1 or detail["type"] not in _NO_TABLE:  # of text or a table, only what is wrong with the text
+            yield path, _message(detail, path, model)
 
 
 def _path_in(table: Any, detail: ErrorDetails) -> KeyPath:

@@ -9,7 +9,15 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from agent.config.credentials import Credential, CredentialError, CredentialName, EnvironmentName, resolve
+from agent.config.credentials import (
+    Credential,
+    CredentialError,
+    CredentialName,
+    EnvironmentName,
+    SecretFile,
+    refuse_slack_secret,
+    resolve,
+)
 from agent.config.silences import RecurringWindow, cron_text
 from agent.model.config_types import ConfigModel, Duration, PositiveDuration, duration_text
 from agent.model.findings import Incident
@@ -115,15 +123,15 @@ class Slack(ConfigModel):
     incoming webhook sends plain messages that are never edited.
     """
 
-    channel: Annotated[str, Field(min_length=1)] | None = None
+    channel: Annotated[str, Field(min_length=1), AfterValidator(refuse_slack_secret)] | None = None
     """Id or name of the channel. Required with a bot token."""
-    token_file: Path | None = None
+    token_file: SecretFile | None = None
     """File that holds the bot token."""
     token_env: EnvironmentName | None = None
     """Environment variable that holds the bot token."""
     token_credential: CredentialName | None = None
     """systemd credential that holds the bot token."""
-    webhook_file: Path | None = None
+    webhook_file: SecretFile | None = None
     """File that holds the address of an incoming webhook."""
     webhook_env: EnvironmentName | None = None
     """Environment variable that holds the address of an incoming webhook."""

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from agent.config.checks import Size
 from agent.config.credentials import Credential, resolve
 from agent.config.http_client import HttpClient
-from agent.config.kafka_properties import KafkaValue
+from agent.config.kafka_properties import PROTOCOLS, KafkaValue
 from agent.config.schedules import zone_name
 from agent.config.toml_places import KeyPath
 from agent.config.zookeeper import SERVER, Ensemble, ZooKeeperClient, without_blanks
@@ -32,6 +32,10 @@ def _bootstrap_servers(value: str) -> str:
     if not _BOOTSTRAP.fullmatch(servers):
         msg = f'expected servers such as "kafka-1:9092,kafka-2:9092", got "{value}"'
         raise ValueError(msg)
+    for protocol in _PROTOCOL.findall(servers):
+        if protocol.upper() not in PROTOCOLS:
+            msg = f'"{protocol}://" is no protocol of Kafka; expected servers such as "kafka-1:9092,kafka-2:9092"'
+            raise ValueError(msg)
     return servers
 
 

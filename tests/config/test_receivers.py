@@ -148,6 +148,9 @@ kind = "email"
 host = "h"
 sender = "a@b"
 recipients = ["a@b\\r\\nBcc: x"]
+[receivers.g]
+kind = "webhook"
+url = "http://user:pass@h/"
 """)
     expected = """\
 2: [receivers.a] kind: unknown kind "webhok"; did you mean `webhook`?
@@ -163,6 +166,7 @@ expected { file = "..." }, { env = "..." } or { credential = "..." }
 21: [receivers.e] secret: unknown key; known: clusters, groups, http_client, labels, proxy, resend_interval, rules, \
 severities, topics, urls
 26: [receivers.f] recipients[0]: expected an address such as "backflow@example.com", got "a@b\\r\\nBcc: x\"
+29: [receivers.g] url: expected an http or https URL without a user name
 """
     assert found == expected.splitlines()
 
