@@ -31,7 +31,9 @@ def from_fields(fields: Mapping[str, Any]) -> Observation:
         elif value is not None:
             msg = f"`{name}`: expected an RFC 3339 time in UTC, got {value!r}"
             raise ValueError(msg)
-    observation: Observation = msgspec.convert(plain, _ANY_KIND, strict=True)
+    # One kind, as msgspec examines a union anew with each call.
+    kind = KINDS.get(str(plain.get("kind")), _ANY_KIND)
+    observation: Observation = msgspec.convert(plain, kind, strict=True)
     for name, value in fields.items():
         if _exceeds_64_bits(value):
             msg = f"`{name}`: a number has more than 64 bits"
