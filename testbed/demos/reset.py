@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from agent.model.observations.kafka import Commit
 from testbed.agent import Agent
 from testbed.consumers import ExplicitConsumer
 from testbed.demos.stage import (
@@ -107,6 +108,7 @@ def _break(
         ExplicitConsumer(cluster.bootstrap_servers, GROUP, places, rate=READ_RATE) as consumer,
     ):
         agent.wait_until_watching()
+        agent.wait_for(lambda fact: isinstance(fact, Commit) and fact.partition == broken[1], "the group's position")
         progress(f"the agent watches; {GROUP} reads {TOPIC} at its end and commits twice a second")
         consumer.wait_until_at(*broken, BACKLOG + 4 * BUSY_RATE)
         truth = flink_reset(cluster, *broken, consumer, unreplicated=200, progress=progress)
