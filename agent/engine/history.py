@@ -132,7 +132,7 @@ class History(Generic[T]):
             return Change.UNCHANGED
         changes.append(observation)
         floor = observation.history_floor
-        if len(changes) > 2 * floor and self._at(2 * floor) < observation.at - RETENTION_MS:
+        if len(changes) > 2 * floor and self._changed_at(2 * floor) < observation.at - RETENTION_MS:
             self._trim(observation.at, observation)
         return Change.CHANGED
 
@@ -155,7 +155,7 @@ class History(Generic[T]):
             self.older = changes.thinned(self.older, count, now)
         self.drop(count)
 
-    def _at(self, index: int) -> int:
+    def _changed_at(self, index: int) -> int:
         changes = self.changes
         return changes[index].at if isinstance(changes, list) else changes.at(index)
 

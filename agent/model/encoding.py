@@ -31,7 +31,7 @@ def from_fields(fields: Mapping[str, Any]) -> Observation:
         elif value is not None:
             msg = f"`{name}`: expected an RFC 3339 time in UTC, got {value!r}"
             raise ValueError(msg)
-    # One kind, as msgspec examines a union anew with each call.
+    # msgspec examines all kinds of a union with each call.
     kind = KINDS.get(str(plain.get("kind")), _ANY_KIND)
     observation: Observation = msgspec.convert(plain, kind, strict=True)
     for name, value in fields.items():

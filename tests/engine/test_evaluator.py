@@ -56,6 +56,18 @@ class RuleRun:
         return list(self.by_key.values())
 
 
+def test_timers_do_not_pile_up_while_a_finding_is_open() -> None:
+    """Each change of the group is a reason to evaluate again soon, and to follow the finding for days."""
+    run = RuleRun("rewind")
+    run.observe(log_offsets(0, 900_000), *commits(60), commit(61, 100))
+    assert run.findings
+    for second in range(62, 6_000, 5):
+        run.observe(commit(second, 100 + second))
+    assert len(run.findings) == 1
+    for timers in (run.evaluator._timers, run.evaluator._soon):
+        assert len(timers._timers) < 10 + 2 * len(timers) + 100
+
+
 def test_finding_appears_with_the_fact_that_shows_it() -> None:
     rules = RuleRun("rewind")
     assert rules.observe(commit(0, 9_000)) == []
