@@ -19,7 +19,8 @@ demo: setup ## break a real Kafka 0.11 cluster and watch Backflow find the root 
 test: lint setup ## lint, types, unit and property tests, integration tests with real brokers (about 25 minutes)
 	@scripts/ensure "systemd-analyze (tests check the unit with it)" systemd systemd-analyze --version
 	@$(BIN)/pytest -m "not integration and not acceptance and not spark" --numprocesses auto --dist worksteal
-	@$(BIN)/pytest -m "(integration or spark) and not acceptance" --numprocesses 2 --dist loadfile
+	@$(BIN)/pytest -m "(integration or spark) and not acceptance" --numprocesses 2 --dist loadfile \
+	    --no-loadscope-reorder
 
 test-fast: lint ## lint, types, unit and property tests in parallel but for the longest; needs no Java (under 3 minutes)
 	@$(BIN)/pytest -m "not integration and not acceptance and not spark and not slow" --numprocesses $(WORKERS) --dist worksteal

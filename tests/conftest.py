@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that need Java, and run integration tests last.
 
     Quick tests fail first, and the clusters' ZooKeeper clients, whose threads use the global `random`, do not run yet
-    while Hypothesis draws from it.
+    while Hypothesis draws from it. `make test` has pytest-xdist keep this order.
     """
     for item in items:
         if item.path.parent.name in ("checks", "spark_checks"):  # `make test-fast` does without Java
