@@ -20,6 +20,7 @@ from agent.config.warnings import (
     secret_problems,
     state_directory_problems,
     unconfigured_kinds,
+    unreachable_routes,
 )
 from agent.model.exit_status import WRONG
 from agent.model.text import join_names
@@ -48,6 +49,7 @@ def check_config_command(config: Path | None, *, connect: bool) -> None:
             *missing_paths(settings),
             *properties_without_effect(settings),
             *logs_of_no_cluster(settings),
+            *unreachable_routes(settings),
         )
     ]
     if settings.spark.enabled and (missing := find_spark_problem()):

@@ -27,14 +27,14 @@ from pathlib import Path
 from typing import Any
 
 import click
-import tomli
 from pydantic import Field, ValidationError
 
 from agent.cli.common import EPILOG, config_option, fail, load_or_exit
 from agent.cli.replay import replay
-from agent.config.problems import did_you_mean, explain_rule_name, mistakes_in
+from agent.config.loading import read_toml
+from agent.config.problems import SettingsError, did_you_mean, explain_rule_name, mistakes_in
 from agent.config.settings import Settings
-from agent.config.toml_places import KeyPath, find_places
+from agent.config.toml_places import KeyPath
 from agent.engine.engine import Engine
 from agent.engine.recorded import moments
 from agent.model.config_types import ConfigModel, duration
@@ -105,15 +105,15 @@ def run_rule_tests(path: Path, settings: Settings) -> Iterator[tuple[str, list[s
     Raises RuleTestsError if the file cannot be read or one of its tests cannot be run.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-        table = tomli.loads(text)
+        table, places = read_toml(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:
         msg = f"{path}: cannot be read: {error.strerror}"
         raise RuleTestsError(msg) from error
-    except (tomli.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         msg = f"{path}: not valid TOML: {error}"
         raise RuleTestsError(msg) from error
-    places = find_places(text)
+    except SettingsError as error:
+        raise RuleTestsError(str(error)) from error
 
     def place(key: KeyPath) -> str:
         return f"{path}:{next(places[key[:n]].line for n in range(len(key), -1, -1) if key[:n] in places)}"

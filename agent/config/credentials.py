@@ -35,7 +35,10 @@ _SLACK_SECRET = re.compile(r"\s*(xox[a-z]-\d|xapp-\d|https?:/)")
 def refuse_slack_secret(value: _Text) -> _Text:
     """Return what names a channel or the source of a secret, unless it is the secret itself. Raises ValueError."""
     if _SLACK_SECRET.match(str(value)):
-        msg = "a secret must not be written in this file; write it to a file of its own, and give the path of that"
+        msg = (
+            "a secret must not be written in this file; write it to a file of its own, and give the path of that "
+            "where a secret belongs"
+        )
         raise ValueError(msg)
     return value
 

@@ -49,6 +49,8 @@ PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """Values of security.protocol."""
 
 _KERBEROS = "GSSAPI"
+_WITH_LOGIN = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
+_LOGIN = ("sasl.username", "sasl.password")
 
 
 def kafka_problems(properties: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
@@ -60,6 +62,7 @@ def kafka_problems(properties: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str
         if problem := kafka_property_problem(name, value):
             yield (name,), problem
     uses_sasl = _protocol(properties).startswith("SASL_")
+    mechanism = ""
     given = {name: properties[name] for name in ("sasl.mechanism", "sasl.mechanisms") if name in properties}
     if not given and uses_sasl:
         yield (), _kerberos_problem(", librdkafka's default,")
@@ -69,6 +72,9 @@ def kafka_problems(properties: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str
             yield (name,), _kerberos_problem("")
         elif mechanism not in (*MECHANISMS, _KERBEROS):
             yield (name,), f'unknown mechanism "{mechanism}"{did_you_mean(mechanism.upper(), MECHANISMS)}'
+    missing = [f'"{name}"' for name in _LOGIN if name not in properties]
+    if missing and uses_sasl and mechanism in _WITH_LOGIN:
+        yield (), f"SASL mechanism {mechanism} needs {join_names(missing)}"
 
 
 def ineffective_properties(properties: Mapping[str, KafkaValue]) -> Iterator[tuple[str, str]]:

@@ -109,8 +109,17 @@ def loads(
     overrides: tables merged into those of the file, key by key; None removes a key. receivers: the kinds of receivers.
     Raises SettingsError with all mistakes, or with the first error in the TOML syntax.
     """
+    tables, places = read_toml(text, name)
+    return _Reader(name, tables, places, overrides or {}, receivers).settings(need_clusters=need_clusters)
+
+
+def read_toml(text: str, name: str) -> tuple[dict[str, Any], dict[KeyPath, Place]]:
+    """Return the tables in the text of the file of this name, and their places.
+
+    Raises SettingsError with the first error in the TOML syntax.
+    """
     try:
-        tables, places = tomli.loads(text), find_places(text)
+        return tomli.loads(text), find_places(text)
     except RecursionError as error:
         raise SettingsError([Problem(name, None, "", TOO_DEEP)]) from error
     except tomli.TOMLDecodeError as error:
@@ -123,7 +132,6 @@ def loads(
         number = _LONG_NUMBER.search(text)
         line = None if number is None else text.count("\n", 0, number.start()) + 1
         raise SettingsError([Problem(name, line, "", "a number has too many digits")]) from error
-    return _Reader(name, tables, places, overrides or {}, receivers).settings(need_clusters=need_clusters)
 
 
 def _merge(tables: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

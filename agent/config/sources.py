@@ -16,7 +16,7 @@ from agent.config.http_client import HttpClient
 from agent.config.kafka_properties import PROTOCOLS, KafkaValue
 from agent.config.schedules import zone_name
 from agent.config.toml_places import KeyPath
-from agent.config.zookeeper import SERVER, Ensemble, ZooKeeperClient, without_blanks
+from agent.config.zookeeper import SERVER, Ensemble, ZooKeeperClient, check_ports, without_blanks
 from agent.model.config_types import ConfigModel, PositiveDuration, non_empty
 from agent.model.name_filter import NameFilter
 
@@ -36,6 +36,7 @@ def _bootstrap_servers(value: str) -> str:
         if protocol.upper() not in PROTOCOLS:
             msg = f'"{protocol}://" is no protocol of Kafka; expected servers such as "kafka-1:9092,kafka-2:9092"'
             raise ValueError(msg)
+    check_ports(servers)
     return servers
 
 

@@ -73,6 +73,18 @@ def properties_without_effect(settings: Settings) -> Iterator[tuple[KeyPath, str
             yield ("clusters", name, "kafka", key), message
 
 
+def unreachable_routes(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the key path and a message for each route to Slack's channels behind one that takes every incident."""
+    taken: str | None = None
+    for index, route in enumerate(() if settings.slack is None else settings.slack.routes):
+        if route.additional:
+            continue
+        if taken is not None:
+            yield ("slack", "routes", index), f"gets no incident: the route to {taken} above has no patterns"
+        elif not route.given:
+            taken = route.channel
+
+
 def logs_of_no_cluster(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
     """Yield the key path and a message for each table of logs that could name a cluster and names none."""
     keys = [(key, table) for section, key, table in REFERENCES if section == "logs"]

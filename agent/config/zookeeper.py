@@ -17,12 +17,21 @@ SERVER = r"(?:\[[0-9A-Fa-f:.%]+\]|[\w.-]+)(?::\d{1,5})?"
 """A regular expression for the address of a server, with or without a port."""
 
 _ENSEMBLE = re.compile(rf"({SERVER}(?:,{SERVER})*)(/[^\s,]*)?")
-_PORT = re.compile(r":\d{1,5}$")
+_PORT = re.compile(r":(\d{1,5})$")
 
 
 def without_blanks(value: str) -> str:
     """Return a list of servers without the blanks around its commas."""
     return ",".join(server.strip() for server in value.split(","))
+
+
+def check_ports(servers: str) -> None:
+    """Raise ValueError if a server in a list, which SERVER matches, has a port that TCP does not have."""
+    for server in servers.split(","):
+        port = _PORT.search(server)
+        if port is not None and not 0 < int(port[1]) < 65536:
+            msg = f'"{server}" has no valid port: expected 1 to 65535'
+            raise ValueError(msg)
 
 
 def _ensemble(value: str) -> str:
@@ -31,6 +40,7 @@ def _ensemble(value: str) -> str:
     if match is None:
         msg = f'expected servers such as "zk-1:2181,zk-2:2181" or "zk-1:2181,zk-2:2181/chroot", got "{value}"'
         raise ValueError(msg)
+    check_ports(match[1])
     *others, last = match[1].split(",")
     if match[2] is None and not _PORT.search(last) and any(map(_PORT.search, others)):
         msg = f'"{last}" has no port; did you mean the chroot "{",".join(others)}/{last}"?'

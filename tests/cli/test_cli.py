@@ -20,6 +20,8 @@ RESET = """\
 OWN_RULES = "".join(f'[rules.{kind}]\nkind = "{kind}"\n' for kind, rule in KINDS.items() if rule.reports_agent)
 """Rules that report trouble of the agent itself: without them there is a warning."""
 
+LOGIN = ('"sasl.username" = "agent"', '"sasl.password" = { env = "HOME" }')
+
 CLUSTER = '[clusters.main]\nbootstrap_servers = "127.0.0.1:9092"\n[spark]\nenabled = false\n'
 
 
@@ -210,6 +212,24 @@ def test_missing_paths_are_warnings_with_their_lines(tmp_path: Path) -> None:
     ]
 
 
+def test_routes_behind_one_that_takes_every_incident_are_warned_of(tmp_path: Path) -> None:
+    config = tmp_path / "rules.toml"
+    additional, chosen = 'channel = "a"\nadditional = true', 'channel = "b"\ngroups.include = ["g"]'
+    routes = (additional, chosen, 'channel = "c"', 'channel = "d"')
+    (tmp_path / "token").write_text("xoxb-1-a", encoding="utf-8")
+    config.write_text(
+        f'[slack]\nchannel = "alerts"\ntoken_file = "{tmp_path}/token"\n'
+        + "".join(f"[[slack.routes]]\n{route}\n" for route in routes)
+        + f"[spark]\nenabled = false\n{OWN_RULES}",
+        encoding="utf-8",
+    )
+    result = run("check-config", "--config", config)
+    assert result.exit_code == 0, result.output
+    assert result.stderr.splitlines() == [
+        f"{config}:12: warning: [slack] routes[3]: gets no incident: the route to c above has no patterns"
+    ]
+
+
 def test_missing_files_of_clients_are_warnings(tmp_path: Path) -> None:
     (tmp_path / "ca").touch()
     config = tmp_path / "rules.toml"
@@ -262,10 +282,11 @@ enabled = false
                 '"enable.ssl.certificate.verification" = false',
                 '"sasl.mechanism" = "PLAIN"',
                 '"security.protocol" = "SASL_PLAINTEXT"',
+                *LOGIN,
             ],
             {3: '"enable.ssl.certificate.verification": ssl.* has no effect: security.protocol is SASL_PLAINTEXT'},
         ),
-        (['"security.protocol" = "SASL_SSL"', '"sasl.mechanism" = "PLAIN"', '"ssl.cipher.suites" = "x"'], {}),
+        (['"security.protocol" = "SASL_SSL"', '"sasl.mechanism" = "PLAIN"', '"ssl.cipher.suites" = "x"', *LOGIN], {}),
         (['"client.id" = "backflow"'], {}),
     ],
 )

@@ -138,6 +138,7 @@ zookeeper_client = {{ auth = [{{ env = "NO_SUCH_AUTH" }}] }}
 {cluster}[clusters.secured.kafka]
 "security.protocol" = "SASL_SSL"
 "sasl.mechanism" = "PLAIN"
+"sasl.username" = "agent"
 "sasl.password" = {{ file = "{tmp_path}/none" }}
 [streams.shop]
 cluster = "secured"

@@ -132,7 +132,7 @@ def test_null_text_stands_for_null(tmp_path: Path) -> None:
         ("name =", "nam =", "4: name: is required"),
         ("name =", "fndings = []\nname =", "5: fndings: unknown key; did you mean `findings`?"),
         ("[[cases]]", "[[case]]", "1: cases: is required"),
-        ("[[cases]]", "[[cases]", "not valid TOML: "),
+        ("[[cases]]", "[[cases]", "4: not valid TOML: "),
     ],
 )
 def test_invalid_rule_test_is_reported_with_its_line(tmp_path: Path, old: str, new: str, message: str) -> None:

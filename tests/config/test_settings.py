@@ -61,6 +61,7 @@ def test_all_sections_are_read() -> None:
         "sasl.mechanism" = "PLAIN"
         "enable.ssl.certificate.verification" = false
         "socket.timeout.ms" = 3000
+        "sasl.username" = "backflow"
         "sasl.password" = { env = "KAFKA_PASSWORD" }
         [clusters.main.zookeeper_client]
         use_ssl = true
@@ -107,6 +108,7 @@ def test_all_sections_are_read() -> None:
         "sasl.mechanism": "PLAIN",
         "enable.ssl.certificate.verification": False,
         "socket.timeout.ms": 3000,
+        "sasl.username": "backflow",
         "sasl.password": "a",
     }
     assert cluster.zookeeper_client.options(secrets) == {
