@@ -31,6 +31,7 @@ from agent.sources.availability import SOURCE, AvailabilityTracker, Reasons, Uni
 from agent.sources.base import SCOPE, ChangeDetector, Emit
 from agent.sources.kafka.admin import protocol
 from agent.sources.kafka.admin.client import AdminClient, Call, CompletedCall
+from agent.sources.kafka.requests import Requests
 from agent.sources.kafka.source_log import SourceLog
 from agent.sources.kafka.state.affected_rules import AffectedRules
 from agent.sources.kafka.state.cluster_state import ClusterState
@@ -42,15 +43,8 @@ from agent.sources.kafka.tail.progress import Poll
 _WAIT_MS = 500
 """How long a step of a poll waits for results. Later ones are collected by the polls that follow."""
 
-_PARTITIONS_PER_CALL = 500
-"""librdkafka searches its list once per partition: 10,000 in one call cost four times the CPU of 20 calls (2.16)."""
-
 _EMITTED_AT_ONCE = 5_000
 """How many observations a batch has at most: what is made of each takes memory that stays with the process."""
-
-_COMMITS_AT_ONCE = 10_000
-"""About how many committed offsets a poll reads of groups that are then followed in the log: all at once would need
-memory that is never needed again."""
 
 _MIN_CLIENT_AGE_MS = 30_000
 """How long a client is kept at least when a coordinator does not answer: a restart drops all calls in flight."""
@@ -68,12 +62,6 @@ _BATCH_ORDER = (
     Commit,
 )
 """In a batch a re-created topic comes before its lower offsets, and a group's state before its commits."""
-
-_LIST_MS = 10_000
-"""How often groups are listed while all commits are read in the log, which shows new groups with their first commit."""
-
-_RETRY_MS = 600_000
-"""How long after a refusal the types of groups are requested again: the brokers may have been upgraded."""
 
 _LATE = (
     "Commits are made faster than the agent reads them: it has been behind for more than a minute, and reports late "
@@ -150,7 +138,16 @@ class KafkaSource:
         self._tail = CommitTail(cluster, self._read_properties, settings.groups.match, emit, read_before)
         self._followed: frozenset[str] = frozenset()
         self._turns = GroupTurns(self._is_followed)
-        self._list_at = self._list_types_at = 0
+        self._requests = Requests(
+            self._client,
+            self._state,
+            self._turns,
+            self._tail,
+            watch_partitions=settings.watch_partitions,
+            reads_log=settings.commits != "poll",
+            log_is_readable=lambda: settings.commits != "poll" and self._commits_failure is None,
+            is_followed=self._is_followed,
+        )
         self._source_log = SourceLog(cluster, settings.groups, settings.topics, settings.declared)
         self._polling = threading.Lock()
         self._closed = False
@@ -174,15 +171,7 @@ class KafkaSource:
     def _request_all(self) -> list[Poll]:
         """Send the requests, each kind once the responses to those before it are in; return the commits of groups."""
         polls: list[Poll] = []
-        for send_requests in (
-            self._request_groups_and_metadata,
-            self._request_group_states,
-            self._request_tasks,
-            self._request_commits,
-            self._request_log_offsets,
-            self._request_topics_and_stable_offsets,
-            self._request_settings_and_transactions,
-        ):
+        for send_requests in self._requests.rounds:
             if self._closed:
                 break
             send_requests()
@@ -193,7 +182,7 @@ class KafkaSource:
                     polls += _as_poll(completed)
                 self._state.apply(completed)
                 self._source_log.add(completed)
-                self._postpone_typed_groups(completed)
+                self._requests.add(completed)
         return polls
 
     def _emit_changes(self, overdue: Sequence[Call]) -> None:
@@ -288,12 +277,6 @@ class KafkaSource:
             return "the cluster does not show it, though groups have committed"
         return self._tail.failure
 
-    def _postpone_typed_groups(self, completed: CompletedCall) -> None:
-        """List the types of groups again only later if brokers refuse it."""
-        request, result = completed.call.request, completed.result
-        if isinstance(request, protocol.ListTypedGroups) and isinstance(result, protocol.Failure) and result.is_final:
-            self._list_types_at = completed.at + _RETRY_MS
-
     def _restart_stuck_client(self, overdue: list[Call]) -> None:
         """Restart a client that would wait for a coordinator without end (see agent.sources.kafka.admin.process)."""
         now = now_ms()
@@ -321,86 +304,6 @@ class KafkaSource:
 
     def _read_setup(self) -> protocol.Setup:
         return protocol.Setup(self.cluster, self._read_properties(), self._settings.timeout)
-
-    def _request_groups_and_metadata(self) -> None:
-        if not self._tail.is_current or now_ms() - self._list_at >= _LIST_MS:
-            self._list_at = now_ms()
-            self._client.send(("groups",), protocol.ListGroups())
-        if self._settings.watch_partitions and now_ms() >= self._list_types_at:
-            self._client.send(("typed groups",), protocol.ListTypedGroups())
-        self._client.send(("metadata",), protocol.FetchMetadata(self._state.needed_topics))
-
-    def _request_group_states(self) -> None:
-        for group in self._turns.take_due(self._state.groups, now_ms()):
-            match self._state.type_of(group):
-                case "streams" | "share" as kind:
-                    self._client.send(("states", group), protocol.DescribeTypedGroup(group, kind))
-                case _:
-                    request = protocol.DescribeGroup(group, complete=group not in self._state.described)
-                    self._client.send(("states", group), request)
-
-    def _request_tasks(self) -> None:
-        for group in self._state.streams.awaiting_tasks:
-            self._client.send(("tasks", group), protocol.ListTasks(group))
-
-    def _request_commits(self) -> None:
-        """Request commits of groups whose coordinator has just answered: one that refuses crashes librdkafka."""
-        in_flight = {call.key for call in self._client.in_flight}
-        due = [
-            group
-            for group in self._state.readable_groups
-            if ("states", group) not in in_flight and not self._is_followed(group)
-        ]
-        reads_log = self._settings.commits != "poll"
-        if due and reads_log and self._commits_failure is None:
-            due = self._turns.take_to_read(due, self._state.committed.groups_with(_COMMITS_AT_ONCE))
-        for group in due:
-            if self._state.type_of(group) == "share":
-                self._client.send(("commits", group), protocol.ListShareOffsets(group))
-            else:
-                complete = reads_log or not self._state.committed.is_settled(group)
-                self._client.send(("commits", group), protocol.ListCommits(group, complete=complete))
-
-    def _request_log_offsets(self) -> None:
-        in_flight = {
-            (call.target, partition)
-            for call in self._client.in_flight
-            if isinstance(call.request, protocol.ListOffsets)
-            for partition in call.request.partitions
-        }
-        for leader, led in self._state.partitions_by_leader(now_ms()).items():
-            target = ("offsets", leader)
-            partitions = [place for place in led if (target, place) not in in_flight] if in_flight else led
-            for start in range(0, len(partitions), _PARTITIONS_PER_CALL):
-                chunk = partitions[start : start + _PARTITIONS_PER_CALL]
-                if self._state.logs.is_due(chunk, now_ms()):
-                    request = protocol.ListOffsets(leader, chunk, complete=not self._state.logs.are_settled(chunk))
-                    self._client.send((*target, chunk[0]), request, target)
-
-    def _request_topics_and_stable_offsets(self) -> None:
-        topics = self._state.watched_topics
-        if topics:
-            self._client.send(("topics",), protocol.DescribeTopics(topics))
-        checked_topics, checked_groups = self._state.due_checks(now_ms())
-        if checked_topics:
-            self._client.send(("check topics",), protocol.CheckTopics(checked_topics))
-        for group in checked_groups:
-            self._client.send(("check group", group), protocol.CheckGroup(group))
-        for leader, partitions in self._state.due_stable_offsets(now_ms()).items():
-            target = ("offsets", leader)
-            for start in range(0, len(partitions), _PARTITIONS_PER_CALL):
-                chunk = partitions[start : start + _PARTITIONS_PER_CALL]
-                self._client.send(("stable", leader, chunk[0]), protocol.ListStableOffsets(leader, chunk), target)
-
-    def _request_settings_and_transactions(self) -> None:
-        now = now_ms()
-        for request in self._state.due_transactions(now):
-            self._client.send(("transaction", request.topic, request.partition), request)
-        brokers, topics = self._state.due_settings(now)
-        for broker in brokers:
-            self._client.send(("broker settings", broker), protocol.DescribeBrokerSettings(broker))
-        if topics:
-            self._client.send(("topic settings",), protocol.DescribeTopicSettings(topics))
 
 
 def _as_poll(completed: CompletedCall) -> list[Poll]:

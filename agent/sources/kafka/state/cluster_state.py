@@ -1,26 +1,27 @@
 """State of a Kafka cluster as its brokers' responses show it: observations, and what is unavailable. Makes no calls."""
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 
 import msgspec
 
 from agent.model.name_filter import NameFilter
-from agent.model.observations.base import Observation, Subject
-from agent.model.observations.kafka import OFFSETS_TOPIC, Commit, GroupState, LogOffsets, PartitionState
+from agent.model.observations.base import Observation
+from agent.model.observations.kafka import OFFSETS_TOPIC, Commit, GroupState, PartitionState
 from agent.sources.availability import SOURCE, Reasons, Unit
 from agent.sources.base import ChangeDetector
 from agent.sources.kafka.admin import protocol
 from agent.sources.kafka.admin.client import Call, CompletedCall
 from agent.sources.kafka.admin.connection_failures import ConnectionFailures
 from agent.sources.kafka.admin.protocol import TopicPartition
-from agent.sources.kafka.state.committed_offsets import CommittedOffsets, positions
-from agent.sources.kafka.state.group_listing import GroupListing
+from agent.sources.kafka.state.committed_offsets import CommittedOffsets
+from agent.sources.kafka.state.group_listing import GroupListing, without_other_groups
 from agent.sources.kafka.state.log_state import LogState
 from agent.sources.kafka.state.metadata_state import MetadataState
 from agent.sources.kafka.state.permissions import Acl
-from agent.sources.kafka.state.reasons import COORDINATOR_SILENT, commit_reason, explain_silences, group_reasons
+from agent.sources.kafka.state.poll_observations import PollObservations
+from agent.sources.kafka.state.reasons import COORDINATOR_SILENT, explain_silences, group_reasons
 from agent.sources.kafka.state.settings_state import SettingsState
 from agent.sources.kafka.state.share_offsets import ShareGroupOffsets
 from agent.sources.kafka.state.stable_offsets import FindStanding, StableOffsets
@@ -35,8 +36,7 @@ class ClusterState:
     """A cluster's groups, commits, log offsets and metadata: apply results, then take observations.
 
     has_response: whether a broker has responded since `begin_poll`.
-    committed: what groups have committed. described: the last state of each group, as its coordinator described it.
-    logs: when log offsets were read.
+    committed: what groups have committed. logs: when log offsets were read.
     client_is_stale: whether the admin client would contact brokers that no longer answer for what it asks: since
     `begin_poll` a broker has left the metadata, or a group has another coordinator.
     """
@@ -57,13 +57,9 @@ class ClusterState:
 
         acl: whom to permit what is missing. streams: ids of Kafka Streams applications, whatever their groups are.
         """
-        known = [
-            fact
-            for fact in known
-            if not isinstance(fact, GroupState) or (groups.match(fact.group) and not fact.is_gone)
-        ]
+        known = without_other_groups(known, groups)
         self._cluster = cluster
-        self._detector = detector
+        self._observed = PollObservations(cluster, detector)
         self._watch_partitions = watch_partitions
         self._metadata = MetadataState(cluster, known)
         self._settings = SettingsState(cluster)
@@ -75,11 +71,8 @@ class ClusterState:
         self._metadata_at: int | None = None
         self._last_metadata: protocol.Metadata | None = None
         self._failure: str | None = None
-        self._observations: list[Observation] = []
         self._unavailable: dict[tuple[Hashable, ...], Reasons] = {}
         self._groups = GroupListing(groups, known)
-        self.described: dict[str, GroupState] = {}
-        self._missing: dict[str, GroupState] = {}
         self.committed = CommittedOffsets(known, groups.match)
         self._watched = WatchedPartitions(topics, self.streams.is_changelog)
         self.logs = LogState()
@@ -98,6 +91,10 @@ class ClusterState:
     def type_of(self, group: str) -> str | None:
         """Return a group's type as Kafka names it, or None if it is unknown."""
         return self._groups.types.get(group)
+
+    def is_described(self, group: str) -> bool:
+        """Return whether a group's coordinator has described it, so that only changes are of interest."""
+        return group in self._groups.described
 
     @property
     def watched_topics(self) -> list[str]:
@@ -213,22 +210,22 @@ class ClusterState:
                 failures = [topic for topic in topics.values() if isinstance(topic, protocol.Failure)]
                 self.has_response = self.has_response or len(failures) < len(topics)
                 self._note_failures(failures)
-                self._observations += self._metadata.apply_topics(topics, completed.at)
+                self._observed.add(*self._metadata.apply_topics(topics, completed.at))
             case protocol.TopicChecks(checks):
                 self._visibility.apply_topic_checks(checks, completed.call.sent_at)
             case protocol.GroupCheck() if isinstance(request, protocol.CheckGroup):
                 self._visibility.apply_group_check(request.group, None)
             case protocol.StableOffsets(at_end=True) if isinstance(request, protocol.ListStableOffsets):
                 at = completed.call.sent_at
-                self._observations += self._stable_offsets.apply_ends(self._cluster, request.partitions, at)
+                self._observed.add(*self._stable_offsets.apply_ends(self._cluster, request.partitions, at))
             case protocol.StableOffsets(stable_offsets):
-                self._observations += self._stable_offsets.apply(stable_offsets)
+                self._observed.add(*self._stable_offsets.apply(stable_offsets))
             case protocol.OpenTransactions(transactions):
-                self._observations += transactions
+                self._observed.add(*transactions)
             case protocol.BrokerSettings() as settings if isinstance(request, protocol.DescribeBrokerSettings):
-                self._observations += self._settings.apply_broker(request.broker, settings, completed.at)
+                self._observed.add(*self._settings.apply_broker(request.broker, settings, completed.at))
             case protocol.Settings(topic_settings):
-                self._observations += self._settings.apply_topics(topic_settings, completed.at)
+                self._observed.add(*self._settings.apply_topics(topic_settings, completed.at))
 
     def abandon(self, calls: Iterable[Call]) -> None:
         """Mark what these calls would have read as unavailable: they get no result any more."""
@@ -241,8 +238,9 @@ class ClusterState:
     def take_observations(self) -> list[Observation]:
         """Return the observations since the last time, in order of arrival, then the Kafka Streams applications."""
         self._take_share_offsets()
-        taken, self._observations = self._observations, []
-        observations = [self.streams.add_tasks(fact) if isinstance(fact, GroupState) else fact for fact in taken]
+        observations = [
+            self.streams.add_tasks(fact) if isinstance(fact, GroupState) else fact for fact in self._observed.take()
+        ]
         if self._metadata_at is not None:
             observations += self.streams.observations(self._metadata_at, self._watched.leaders, self._groups.types)
             self._metadata_at = None
@@ -313,61 +311,44 @@ class ClusterState:
         self.client_is_stale = self.client_is_stale or not self._brokers <= brokers
         self._brokers = brokers
         if self._watch_partitions:
-            self._observations += self._metadata.apply_brokers(brokers, at)
+            self._observed.add(*self._metadata.apply_brokers(brokers, at))
 
     def _apply_commits(
         self, group: str, commits: list[Commit], failures: Iterable[protocol.PartitionFailure], at: int
     ) -> None:
         self.has_response = True
-        before, reasons = self.committed.of(group), Reasons()
-        committed = positions(commits, before, at)
-        for failed in failures:
-            place, why = (failed.topic, failed.partition), self._visibility.describe_partition(failed)
-            reasons[Unit(group, *place)] = commit_reason(group, place, why)
-            if place in before:
-                committed[place] = before[place]
-        missing = before.keys() - committed
-        deleted, hidden = self._visibility.find_vanished_commits(group, missing, at)
-        reasons |= {Unit(group, *place): commit_reason(group, place, why) for place, why in hidden.items()}
-        self._observations += commits + [
-            Commit(at=at, cluster=self._cluster, group=group, topic=topic, partition=partition, offset=None)
-            for topic, partition in deleted
-        ]
-        committed |= {place: before[place] for place in missing - set(deleted)}
+        before = self.committed.of(group)
+        committed, deleted, reasons, is_whole = self._visibility.apply_commits(group, commits, failures, before, at)
+        self._observed.add(
+            *commits,
+            *(
+                Commit(at=at, cluster=self._cluster, group=group, topic=topic, partition=partition, offset=None)
+                for topic, partition in deleted
+            ),
+        )
         self.logs.wake((place for place, _ in before.items() ^ committed.items()), at)
-        self.committed.replace(group, committed, settled=not missing and not reasons)
+        self.committed.replace(group, committed, settled=is_whole)
         self._stable_offsets.apply_commits(group, committed, at)
-        if group in self._missing and not self._visibility.vanished.is_undecided(group):
-            self._apply_missing_group(self._missing.pop(group))
+        if not self._visibility.vanished.is_undecided(group):
+            self._observe_group(self._groups.take_missing(group, has_commits=self.committed.has(group)))
         self._unavailable["commits", group] = reasons
 
     def _apply_unchanged(self, request: protocol.Request, at: int) -> None:
         """Apply that a group's state, its commits, the metadata or all topics are the same as at the last poll."""
         self.has_response = True
         match request:
-            case protocol.DescribeGroup(group) if group in self.described:
-                self._apply_group(msgspec.structs.replace(self.described[group], at=at))
+            case protocol.DescribeGroup(group) if (described := self._groups.described.get(group)) is not None:
+                self._apply_group(msgspec.structs.replace(described, at=at))
             case protocol.ListCommits(group):
                 self._unavailable.pop(("commits", group), None)
-                self._confirm((Commit.subject_kind, self._cluster, group), partial(self.committed.of, group), at)
+                self._observed.confirm(Commit, group, partial(self.committed.of, group), at)
                 if self._stable_offsets.is_due(group, at):
                     self._stable_offsets.apply_commits(group, self.committed.of(group), at)
             case protocol.FetchMetadata() if self._last_metadata is not None:
                 self._apply_metadata(self._last_metadata, at)
             case protocol.DescribeTopics(topics):
                 for topic in topics:
-                    partitions = partial(self._metadata.partitions, topic)
-                    self._confirm((PartitionState.subject_kind, self._cluster, topic), partitions, at)
-
-    def _confirm(self, scope: Subject, rests: Callable[[], Iterable[Subject]], at: int) -> None:
-        """Take note that the facts of these subjects have not changed, each of which is the scope and a rest."""
-        self._detector.confirm(scope, at)
-        self._add_heartbeats(self._detector.heartbeats(scope, lambda: ((*scope, *rest) for rest in rests()), at))
-
-    def _add_heartbeats(self, facts: Collection[Observation]) -> None:
-        """Take heartbeats in but of what has been read since the last poll: it may have changed."""
-        read = {fact.subject for fact in self._observations} if facts else ()
-        self._observations += [fact for fact in facts if fact.subject not in read]
+                    self._observed.confirm(PartitionState, topic, partial(self._metadata.partitions, topic), at)
 
     def _take_share_offsets(self) -> None:
         for group, commits, failures, at in self._share_offsets.take(self.committed.of):
@@ -378,66 +359,42 @@ class ClusterState:
             request, result, sent_at, self._watched.leaders, self._visibility.describe_partition
         )
         self.has_response = self.has_response or bool(logs or unchanged)
-        self._observations += logs
+        self._observed.add(*logs)
         for offsets in logs:
             partition = (offsets.topic, offsets.partition)
             self._stable_offsets.apply_end(partition, offsets.log_end)
             self._share_offsets.apply_end(partition, offsets.log_end, sent_at)
         self._share_offsets.confirm_ends(unchanged, sent_at)
-        kind = LogOffsets.subject_kind, self._cluster
-        # What is listed has no heartbeat here, but counts for when the next one is due.
-        due = self._detector.heartbeats(
-            (*kind, request.leader, *request.partitions),
-            lambda: ((*kind, *place) for place in request.partitions),
-            sent_at,
-        )
-        confirmed = {(*kind, *place) for place in unchanged} if due else ()
-        self._add_heartbeats([fact for fact in due if fact.subject in confirmed])
+        self._observed.confirm_logs(request, unchanged, sent_at)
         self._note_failures(failed.failure for failed in failures)
 
     def _apply_group(self, state: GroupState) -> None:
-        group = state.group
         self.has_response = True
-        self._unavailable.pop(("states", group), None)
-        self.described[group] = state
-        if state.is_gone and self.committed.has(group):
-            self._missing[group] = state  # until its commits have been read
-            self.committed.unsettle(group)
-        elif state.is_gone:
-            self._apply_missing_group(state)
-        else:
-            self._missing.pop(group, None)
-            self._observe_group(state)
+        self._unavailable.pop(("states", state.group), None)
+        current = self._groups.apply(state, has_commits=self.committed.has(state.group))
+        if current is None:
+            self.committed.unsettle(state.group)
+        self._observe_group(current)
 
-    def _apply_missing_group(self, state: GroupState) -> None:
-        """Apply the state of a group that its coordinator does not know as one of consumers.
-
-        Kafka deletes a group together with its offsets. If it has any, it is one of a type that the call cannot
-        describe: a Streams application that has moved to the streams protocol (KIP-1071).
-        """
-        group = state.group
-        if self.committed.has(group):
-            self._observe_group(msgspec.structs.replace(state, state="Unknown"))
+    def _observe_group(self, state: GroupState | None) -> None:
+        if state is None:
             return
-        self._observe_group(state)
+        self.streams.apply_group(state)
+        self._observed.add(state)
+        if state.is_gone:
+            self._forget_group(state.group)
+
+    def _forget_group(self, group: str) -> None:
         for listed in (self._groups, self.streams, self.committed):
             listed.forget(group)
         for part in (self._stable_offsets, self._visibility.vanished, self._share_offsets):
             part.forget_group(group)
         for call in ("commits", "tasks"):
             self._unavailable.pop((call, group), None)
-        for kind in (Commit, GroupState):
-            self._detector.end((kind.subject_kind, self._cluster, group))
-        self.described.pop(group, None)
-
-    def _observe_group(self, state: GroupState) -> None:
-        state = self._groups.named(state)
-        self.streams.apply_group(state)
-        self._observations.append(state)
+        self._observed.end_group(group)
 
     def _forget_log(self, partition: TopicPartition) -> None:
         self.logs.forget(partition)
         self._stable_offsets.forget_partition(partition)
         self._share_offsets.forget_partition(partition)
-        self._detector.forget(("last_stable_offset", self._cluster, *partition))
-        self._detector.forget(("log_offsets", self._cluster, *partition))
+        self._observed.forget_log(partition)

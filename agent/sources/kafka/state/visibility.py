@@ -1,18 +1,33 @@
 """What of a cluster we may see: permissions on what rules.toml selects, and topics that are hidden. Makes no calls."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from agent.model.name_filter import NameFilter
-from agent.model.observations.kafka import OFFSETS_TOPIC
+from agent.model.observations.kafka import OFFSETS_TOPIC, Commit
 from agent.sources.availability import Reasons, Unit
 from agent.sources.kafka.admin import protocol
 from agent.sources.kafka.admin.client import Call
 from agent.sources.kafka.admin.protocol import TopicPartition
+from agent.sources.kafka.state.committed_offsets import Position, positions
 from agent.sources.kafka.state.permissions import Acl, Permissions, TopicCheck, VanishedTopics
-from agent.sources.kafka.state.reasons import group_reasons, log_reason, text_of
+from agent.sources.kafka.state.reasons import commit_reason, group_reasons, log_reason, text_of
 
 _MAX_METADATA_FAILURES = 3
 """How many requests for metadata in a row may fail unreported: the client asks another broker each time."""
+
+
+class CommitsRead(NamedTuple):
+    """What a listing of a group's commits shows.
+
+    committed: its positions, as last read where they are not shown. unavailable: these, and why. is_whole: whether
+    none is missing.
+    """
+
+    committed: dict[TopicPartition, Position]
+    deleted: list[TopicPartition]
+    unavailable: Reasons
+    is_whole: bool
 
 
 class Visibility:
@@ -87,9 +102,24 @@ class Visibility:
             )
         return reasons
 
-    def find_vanished_commits(
-        self, group: str, missing: Collection[TopicPartition], at: int
-    ) -> tuple[list[TopicPartition], dict[TopicPartition, str]]:
-        """Return of the partitions that a listing of commits lacks those deleted, and those hidden with the reason."""
+    def apply_commits(
+        self,
+        group: str,
+        commits: Iterable[Commit],
+        failures: Iterable[protocol.PartitionFailure],
+        before: Mapping[TopicPartition, Position],
+        at: int,
+    ) -> CommitsRead:
+        """Update with a listing of a group's commits at `at`, ms; return what it shows. before: as last read."""
+        committed, why = positions(commits, before, at), dict[TopicPartition, str]()
+        for failed in failures:
+            place = (failed.topic, failed.partition)
+            why[place] = self.describe(failed.failure, topic=failed.topic)
+            if place in before:
+                committed[place] = before[place]
+        missing = before.keys() - committed
         deleted, hidden = self.vanished.apply_commits(group, missing, at)
-        return deleted, {place: self.describe(failure, topic=place[0]) for place, failure in hidden.items()}
+        why |= {place: self.describe(failure, topic=place[0]) for place, failure in hidden.items()}
+        committed |= {place: before[place] for place in missing - set(deleted)}
+        reasons = {Unit(group, *place): commit_reason(group, place, text) for place, text in why.items()}
+        return CommitsRead(committed, deleted, reasons, is_whole=not missing and not reasons)
