@@ -343,7 +343,9 @@ class Facts:
         """Forget a subject."""
         subject = history.subject
         if subject[0] == LogOffsets.subject_kind:
-            del self.logs[self.partitions.number_of(cast("Partition", subject[1:]))]
+            partition = cast("Partition", subject[1:])
+            del self.logs[self.partitions.number_of(partition)]
+            self.partitions.forget_log(partition)
         for kind, indexes in self._indexes.items():
             if kind.subject_kind == subject[0]:
                 for index in indexes.values():

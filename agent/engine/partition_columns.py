@@ -129,6 +129,12 @@ class PartitionColumns:
         if observation.log_end < self.log_end_before[number]:
             self.decreased_at[number] = observation.at
 
+    def forget_log(self, partition: Partition) -> None:
+        """Forget the log offsets of a partition whose readings are forgotten: the topic may be created again."""
+        number = self._numbers[partition]
+        self.read_at[number] = self.log_start[number] = self.log_end[number] = NEVER
+        self.read_before_at[number] = self.log_start_before[number] = self.log_end_before[number] = NEVER
+
     def grow(self, numbers: Integers, at: Integers, log_ends: Integers) -> None:
         """Take in readings of different partitions that differ from those before in a higher log end."""
         self.read_before_at[numbers] = self.read_at[numbers]

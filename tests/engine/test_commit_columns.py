@@ -15,14 +15,14 @@ from agent.engine.commit_columns import CommitColumns, Progress
 from agent.engine.commit_rings import LENGTHS
 from agent.engine.engine import Engine
 from agent.engine.evaluator import Evaluator
-from agent.engine.facts import Facts
+from agent.engine.facts import GONE_PARTITIONS, Facts
 from agent.engine.history import FLOOR, RETENTION_MS, History
 from agent.engine.partition_columns import ANY, PartitionColumns
 from agent.engine.partition_columns import NEVER as UNREAD
 from agent.engine.rule import GroupRule, Scope
 from agent.model.batches import UNKNOWN, CommitBatch, CommitKey
 from agent.model.observations.base import Observation
-from agent.model.observations.kafka import Commit, Member
+from agent.model.observations.kafka import Commit, LogOffsets, Member
 from testbed.model.scenario import draw
 from testbed.model.score import run
 from tests.builders import after, commit, group_state, log_offsets, partition_state, tick
@@ -223,6 +223,21 @@ def test_a_leader_change_that_a_group_reads_across_opens_no_history() -> None:
             watching.take([commit(second, 10_000 + 10 * second)])
         watching.take([tick(second)])
         assert not watching._evaluator.facts.is_open(commit(0, 0).subject)
+
+
+def test_empty_topic_created_again_long_after_is_taken_in() -> None:
+    """What is forgotten of a deleted partition leaves no log offsets behind that would seem to grow."""
+    watching = engine(1)
+    facts = watching._evaluator.facts
+    places = range(GONE_PARTITIONS + 1)
+    for made in (partition_state(0, 1), log_offsets(1, 0), partition_state(0, 1).deleted(after(10))):
+        watching.take([replace(made, partition=partition) for partition in places])
+    watching.take([tick(second) for second in range(20, 2_000, 60)])
+    assert not facts.history(LogOffsets, "main", "t", 0).changes
+    watching.take([partition_state(2_000, 1, topic_id="second")])
+    watching.take([log_offsets(2_001, 0), replace(log_offsets(2_001, 5), partition=GONE_PARTITIONS + 1)])
+    assert [reading.log_end for reading in facts.history(LogOffsets, "main", "t", 0)] == [0]
+    assert [reading.log_end for reading in facts.history(LogOffsets, "main", "t", GONE_PARTITIONS + 1)] == [5]
 
 
 def test_logs_then_are_what_their_readings_say() -> None:
