@@ -312,9 +312,12 @@ class CommitTail:
 
     def _update(self, readings: Sequence[Reading], at: int, now: int) -> list[CommitBatch]:
         """Follow the groups that can be followed now, no longer follow those that cannot. at: of the readings, ms."""
-        if any(reading.is_at_end for reading in readings):
+        at_end = [reading.partition for reading in readings if reading.is_at_end]
+        if at_end:
             self.failure = None
             self._read_at = now
+        # Compaction may have removed deletions of a long downtime: only a poll shows which offsets are still there.
+        self._poll_groups_of([number for number in at_end if self._progress.is_outdated(number, at)])
         polls = self._progress.update(readings, at)
         batches = [self._table.follow(poll.group, poll.commits, poll.completed_at, now) for poll in polls]
         self._lose(now)
@@ -410,10 +413,16 @@ class CommitTail:
         with self._lock:
             self._positions.keep_ends(self._progress.ends)
             self._positions.forget(partitions, reason)
-            self._progress.reset(partitions)
             self._position_journal.discard(partitions)
             self._resumption.release(partitions)
-            for group in self._table.groups:
-                if self._progress.partitions_of(group).intersection(partitions):
-                    self._unemitted.append(self._table.unfollow(group, now_ms()))
-                    self._table.forget(group)
+            self._poll_groups_of(partitions)
+
+    def _poll_groups_of(self, partitions: Collection[int]) -> None:
+        """Take polls for the truth about the groups of these partitions, and no longer follow them until then."""
+        if not partitions:
+            return
+        self._progress.reset(partitions)
+        for group in self._table.groups:
+            if self._progress.partitions_of(group).intersection(partitions):
+                self._unemitted.append(self._table.unfollow(group, now_ms()))
+                self._table.forget(group)

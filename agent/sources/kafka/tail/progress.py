@@ -26,6 +26,10 @@ LATE_MS = 60_000
 CATCH_UP_MS = 120_000
 """How long reading what was written before the start may take."""
 
+COMPACTED_MS = 3_600_000
+"""After how long a deletion that was written while nothing was read may have been removed again: compaction keeps it
+for `delete.retention.ms`, by default a day."""
+
 _SILENT_US = 2_000_000
 """How long a broker may not have sent anything: it answers a fetch after half a second if there is nothing new."""
 
@@ -265,6 +269,11 @@ class Progress:
             and now - partition.alive_at <= BEHIND_MS
             for partition in self._partitions.values()
         )
+
+    def is_outdated(self, number: int, now: int) -> bool:
+        """Return whether a partition that catches up was not read for so long that its log may lack deletions."""
+        known = self._partitions.get(number)
+        return known is not None and known.is_catching_up and now - known.at > COMPACTED_MS
 
     @property
     def catching_up(self) -> dict[int, int]:

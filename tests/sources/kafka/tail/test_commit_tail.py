@@ -14,7 +14,7 @@ from agent.model.batches import CommitKey
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import OFFSETS_TOPIC, Commit, OffsetsPosition, OffsetsUnread
 from agent.sources.kafka.tail.commit_tail import CommitTail
-from agent.sources.kafka.tail.progress import Poll
+from agent.sources.kafka.tail.progress import COMPACTED_MS, Poll
 from agent.sources.kafka.tail.records import encode_key
 
 _STATISTICS_S = 0.1
@@ -153,9 +153,9 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Run]]:
         run.tail.close()
 
 
-def stopped(next_offset: int, committed: int) -> tuple[OffsetsPosition, Commit]:
-    """Return what an earlier run has left: where it stopped a minute ago, and the group's offset."""
-    at = now_ms() - 60_000
+def stopped(next_offset: int, committed: int, ago: int = 60_000) -> tuple[OffsetsPosition, Commit]:
+    """Return what an earlier run has left: where it stopped so many ms ago, and the group's offset."""
+    at = now_ms() - ago
     return (
         OffsetsPosition(at=at, seen_at=at + 5_000, cluster="c", partition=0, next_offset=next_offset, partitions=1),
         Commit(at=at - 1_000, cluster="c", group=_KEY.group, topic=_KEY.topic, partition=0, offset=committed),
@@ -220,6 +220,20 @@ def test_records_of_a_downtime_are_reported_if_their_broker_comes_back_too_late(
     run.wait_for(run.unread, "the unread records to be reported")
     (unread,) = run.unread()
     assert (unread.first_offset, unread.last_offset, unread.reason) == (1, 1, "their broker was away")
+
+
+def test_offsets_deleted_in_a_long_downtime_are_polled(start: Callable[..., Run]) -> None:
+    """Their deletions may have been compacted away: the log would never show that they are gone."""
+    log = Log(end=7)
+    log.append(400)
+    run = start(log, *stopped(7, 1_000, ago=2 * COMPACTED_MS))
+    run.wait_for(lambda: not run.tail.is_followed(_KEY.group), "the group to be polled")
+    run.wait_for(run.commits, "what was written meanwhile")
+    assert run.commits() == [400]
+    run.follow(5)
+    log.append(6)
+    run.wait_for(lambda: len(run.commits()) > 1, "the next commit")
+    assert (log.assigned, run.commits(), run.unread()) == ([7], [400, 6], [])
 
 
 def test_records_that_end_the_thread_are_reported_and_left_out(
