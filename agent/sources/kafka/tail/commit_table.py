@@ -161,6 +161,7 @@ class CommitTable:
             self._count_undecodable(decoded.undecodable[place])
             is_valid[place] = False
         decoded.offsets[deleted] = _DELETED
+        decoded.offsets[decoded.offsets < 0] = _DELETED  # brokers store what clients commit, and polls show none
         decoded.timestamps[deleted] = [records.timestamps[place] for place in order[deleted].tolist()]
         rows = _Rows(numbers[order], decoded.offsets, decoded.leader_epochs, decoded.timestamps, order).select(is_valid)
         return rows.select(np.argsort(rows.keys, kind="stable"))

@@ -82,6 +82,14 @@ def test_a_deletion_is_observed_and_the_key_is_forgotten() -> None:
     assert len(watched) == 0
 
 
+@pytest.mark.parametrize("negative", [-1, -2, -1_001, -(1 << 63)])
+def test_a_negative_offset_counts_as_none_as_in_polls(negative: int) -> None:
+    watched = table(followed=10)
+    assert moves(watched.apply(commits((negative, NOW + 300)), NOW + 310).commits) == [(None, 300)]
+    assert moves(watched.take_changes()) == [(None, 300)]
+    assert not watched.apply(commits((-3, NOW + 400)), NOW + 410).commits
+
+
 @pytest.mark.parametrize("is_forgotten", [False, True])
 def test_commits_of_a_key_without_an_offset_are_held_until_a_poll(is_forgotten: bool) -> None:  # noqa: FBT001
     watched = table(followed=10)
