@@ -325,10 +325,11 @@ class CommitTail:
 
     def _lose(self, now: int) -> None:
         """No longer follow the groups that cannot be followed."""
-        before = self._progress.catching_up
+        before, held_back = self._progress.catching_up, self._progress.held_back
         self._unemitted += [self._table.unfollow(group, now) for group in self._progress.lose(now)]
         for number in before.keys() - self._progress.catching_up.keys():
-            self._positions.leave_out(number, before[number], "their broker was away")
+            reason = "an open transaction held them back" if number in held_back else "their broker was away"
+            self._positions.leave_out(number, before[number], reason)
 
     def _take_unread(self, readings: Iterable[Reading]) -> list[OffsetsUnread]:
         """Return which records were left out of the partitions that have been read up to their ends since."""

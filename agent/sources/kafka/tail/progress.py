@@ -280,6 +280,11 @@ class Progress:
         """The partitions that have not been at their ends in this run, and their offsets to be fetched next."""
         return {number: known.next_offset for number, known in self._partitions.items() if known.is_catching_up}
 
+    @property
+    def held_back(self) -> set[int]:
+        """The partitions whose reading an open transaction holds up."""
+        return {number for number, known in self._partitions.items() if known.is_held_back}
+
     def too_far_behind(self, now: int) -> list[int]:
         """Return the partitions of which what was written before the start takes too long to read."""
         behind = list(self.catching_up)

@@ -30,7 +30,10 @@ def record(place: int, committed: int) -> Message:
 
 
 class Log:
-    """The only partition of the topic, and its consumer. assigned: the offsets from which it was to be read."""
+    """The only partition of the topic, and its consumer. assigned: the offsets from which it was to be read.
+
+    transaction: the first offset of an open one, up to which can be read.
+    """
 
     def __init__(self, start: int = 0, end: int = 0) -> None:
         self.start, self.end = start, end
@@ -38,6 +41,7 @@ class Log:
         self.errors: list[Message] = []
         self.assigned: list[int] = []
         self.has_leader = self.has_watermarks = True
+        self.transaction: int | None = None
         self._next, self._reached, self._reported_at = end, -1_001, 0.0
         self._tell: Callable[[str], None] = lambda _: None
 
@@ -82,7 +86,7 @@ class Log:
             self._tell(self._statistics())
         if self.errors:
             return self.errors.pop(0)
-        found = min((place for place in self.records if place >= self._next), default=None)
+        found = min((place for place in self.records if self._next <= place < self._stable), default=None)
         if found is None or not self.has_leader:
             time.sleep(_STATISTICS_S / 5)
             return None
@@ -95,9 +99,13 @@ class Log:
     def close(self) -> None:
         pass
 
+    @property
+    def _stable(self) -> int:
+        return self.end if self.transaction is None else self.transaction
+
     def _statistics(self) -> str:
         partition = {"broker": 1, "fetch_state": "active", "fetchq_cnt": 0, "next_offset": self._next}
-        ends = {"hi_offset": self.end, "ls_offset": self.end}
+        ends = {"hi_offset": self.end, "ls_offset": self._stable}
         broker = {"nodeid": 1, "state": "UP" if self.has_leader else "DOWN", "rxidle": 10}
         topics = {OFFSETS_TOPIC: {"partitions": {"0": partition | ends}}}
         return json.dumps({"ts": time.monotonic_ns() // 1_000, "brokers": {"b": broker}, "topics": topics})
@@ -220,6 +228,22 @@ def test_records_of_a_downtime_are_reported_if_their_broker_comes_back_too_late(
     run.wait_for(run.unread, "the unread records to be reported")
     (unread,) = run.unread()
     assert (unread.first_offset, unread.last_offset, unread.reason) == (1, 1, "their broker was away")
+
+
+def test_a_transaction_open_at_the_start_is_named_as_the_reason(
+    start: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.sources.kafka.tail.progress.BEHIND_MS", 1_000)
+    log = Log()
+    log.append(5, 900)
+    log.transaction = 1
+    run = start(log, *stopped(1, 1_000))
+    run.wait_for(lambda: not run.tail.is_followed(_KEY.group), "the group to be polled")
+    log.transaction = None
+    run.wait_for(run.unread, "the unread records to be reported")
+    (unread,) = run.unread()
+    assert (unread.first_offset, unread.last_offset) == (1, 1)
+    assert unread.reason == "an open transaction held them back"
 
 
 def test_offsets_deleted_in_a_long_downtime_are_polled(start: Callable[..., Run]) -> None:
