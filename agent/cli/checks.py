@@ -77,7 +77,7 @@ def check_command(
     """Run a Spark check and print its findings.
 
     OPTIONS are the check's own; `backflow check NAME --help` lists them. The configuration provides the rest: Spark's
-    settings, the journal, and the brokers' log directories of --cluster or of the only cluster. Needs Java 17.
+    settings, the journal, and the brokers' log directories of --cluster or of the only cluster. Needs a JDK.
     """
     if name is None:
         click.echo(context.get_help())

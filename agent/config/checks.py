@@ -97,7 +97,7 @@ Size = Annotated[int, BeforeValidator(size)]
 
 
 class Spark(ConfigModel):
-    """How Spark checks run: as processes of their own, which need Java 17.
+    """How Spark checks run: as processes of their own, which need a JDK, 17 or newer.
 
     The daemon itself loads nothing of Spark. A check that exceeds a limit is stopped with all processes it started.
     """

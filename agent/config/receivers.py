@@ -33,8 +33,9 @@ Url = Annotated[str, AfterValidator(_url)]
 class ReceiverSettings(Matchers):
     """A receiver of incidents. `kind` says what it is; the tables "Receivers of kind" below have the other keys.
 
-    It gets an incident if an effect matches all the patterns that are given, and then follows it to its end. Without
-    patterns it gets every incident. Several receivers may have the same kind, and one incident may go to several.
+    It gets an incident from severity warning on if an effect matches all the patterns that are given, and then follows
+    it to its end. Without patterns it gets every such incident, and the weekly review, which has severity info.
+    Several receivers may have the same kind, and one incident may go to several.
     """
 
     kind: ClassVar[str]

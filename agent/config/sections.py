@@ -116,7 +116,7 @@ class Route(Matchers):
 
 
 class Slack(ConfigModel):
-    """Delivery of incidents to Slack. Without this table they are printed to the console.
+    """Delivery of incidents to Slack. Without this table and `[receivers.NAME]` they are printed to the console.
 
     Exactly one of `token_file`, `token_env`, `token_credential`, `webhook_file`, `webhook_env` and
     `webhook_credential` is required. With a bot token (`xoxb-...`) messages are edited as the incident changes; an
