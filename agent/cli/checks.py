@@ -236,7 +236,12 @@ def _help(context: click.Context, name: str) -> str:
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The Parquet file to write."
 )
-@click.option("--bandwidth", callback=parsed_by(size), metavar="SIZE", help="Read at most this much per second (50MB).")
+@click.option(
+    "--bandwidth",
+    callback=parsed_by(size),
+    metavar="SIZE",
+    help="Read at most so much a second: 50MB. Default: no limit.",
+)
 @click.option("--topic", "topics", multiple=True, metavar="PATTERN", help="Only these topics; repeatable.")
 def digest_command(broker: int, directory: str, out: Path, bandwidth: int | None, topics: tuple[str, ...]) -> None:
     """Write the digest of a broker's log, which checks accept in place of its directory.
