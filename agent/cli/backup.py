@@ -20,7 +20,8 @@ from agent.storage.database import FILE
 def backup_command(config: Path | None, directory: Path) -> None:
     """Copy the state file and the journal to DIRECTORY, which must not exist. The agent may run meanwhile.
 
-    To restore: stop the agent, move its state directory away, copy DIRECTORY in its place and start the agent.
+    To restore: stop the agent, move its state directory away, copy DIRECTORY in its place and start the agent. Under
+    systemd the directory is /var/lib/private/backflow, to which /var/lib/backflow is a link.
     """
     settings = load_for_state(config)
     source = find_state_file(settings)

@@ -52,7 +52,7 @@ def check_config_command(config: Path | None, *, connect: bool) -> None:
             *unreachable_routes(settings),
         )
     ]
-    if settings.spark.enabled and (missing := find_spark_problem()):
+    if settings.spark.enabled and (missing := find_spark_problem(remote=settings.spark.remote)):
         message = f"{missing}; without, set enabled = false in [spark]"
         warnings.append(Problem(str(path), None, "warning", message))
     warnings += [Problem(str(path), None, "warning", message) for message in missing_rules(settings)]

@@ -145,7 +145,7 @@ def _value(options: Sequence[str], name: str) -> str | None:
 
 def _run(name: str, options: Sequence[str], settings: Settings, *, as_json: bool) -> Outcome:
     """Run the check and print its findings as text or as JSON lines; Ctrl-C ends it with all its processes."""
-    if problem := find_spark_problem():
+    if problem := find_spark_problem(remote=_value(options, "--remote")):
         fail(FAILED, problem)
     summary = ""
     with ExitStack() as display:

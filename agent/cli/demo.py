@@ -46,7 +46,7 @@ def demo_command(scenario: str, seed: int | None, directory: Path) -> None:
 
     if scenario not in demos.SCENARIOS:
         fail(WRONG, f"no scenario {scenario!r}; there are: {', '.join(demos.SCENARIOS)}")
-    if problem := find_spark_problem():
+    if problem := find_spark_problem(remote=None):
         fail(FAILED, problem)
     try:
         status = demos.SCENARIOS[scenario](directory, seed)

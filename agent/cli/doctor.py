@@ -96,7 +96,7 @@ def _verdicts(settings: Settings, wait: int) -> Iterator[Verdict]:
     yield from (Verdict("rules", "", problem, is_warning=True) for problem in missing_rules(settings))
     yield from examine_archive(examined.journal)
     if settings.spark.enabled:
-        problem = find_spark_problem()
+        problem = find_spark_problem(remote=settings.spark.remote)
         yield Verdict("Spark checks", "", f"{problem}. Without, set enabled = false in [spark]." if problem else None)
     for key, problem in missing_paths(settings._replace(logs={})):  # the source of the logs has said it
         yield Verdict(describe_path(key), "", problem)

@@ -47,7 +47,7 @@ def run_command(config: Path | None) -> None:
     logging.configure(settings.agent.log_format)
     for reason in missing_rules(settings):
         log.warning("rules_missing", reason=reason)
-    if settings.spark.enabled and (problem := find_spark_problem()):
+    if settings.spark.enabled and (problem := find_spark_problem(remote=settings.spark.remote)):
         log.warning("spark_checks_disabled", reason=problem)
         settings = settings._replace(spark=settings.spark.model_copy(update={"enabled": False}))
     leave_pandas_out()

@@ -40,9 +40,13 @@ def find_pyspark_problem() -> str:
     return "" if find_spec("pyspark") else "Spark checks need PySpark: install backflow[spark]"
 
 
-def find_spark_problem() -> str:
-    """Return why Spark checks cannot run here and what to do, as a sentence without its period; empty if they can."""
-    if problem := find_pyspark_problem():
+def find_spark_problem(*, remote: str | None) -> str:
+    """Return why Spark checks cannot run here and what to do, as a sentence without its period; empty if they can.
+
+    remote: the Spark Connect server on which they run, in place of a master; then no Java is needed here.
+    """
+    problem = find_pyspark_problem()
+    if problem or remote is not None:
         return problem
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else "java"

@@ -62,13 +62,13 @@ _GONE = {"message_not_found", "thread_not_found", "cant_update_message", "edit_w
 _CHANNEL_LOST = {"is_archived", "channel_not_found", "not_in_channel"}
 _INTERNAL_ERRORS = {"internal_error", "fatal_error", "service_unavailable", "request_timeout"}
 _REMEDIES = {
-    "invalid_auth": "the token is not valid: replace it with a bot token (xoxb-...)",
+    "invalid_auth": "the token is not valid: replace it with a bot token (xoxb-...), then restart the agent",
     "not_allowed_token_type": "the token is of another type: a bot token begins with xoxb-, an app token with xapp-",
     "user_not_in_channel": "who pressed is not a member of the channel",
     "not_authed": "no token was sent: name one in [slack]",
     "account_inactive": "the token's app or workspace was deactivated",
-    "token_revoked": "the token was revoked: reinstall the app and use the new token",
-    "token_expired": "the token has expired: replace it",
+    "token_revoked": "the token was revoked: reinstall the app, use the new token, then restart the agent",
+    "token_expired": "the token has expired: replace it, then restart the agent",
     "channel_not_found": "no such channel, or the app cannot see it: invite the app to it",
     "not_in_channel": "the app is not in the channel: invite it",
     "is_archived": "the channel is archived: name another",

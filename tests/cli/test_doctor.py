@@ -73,9 +73,10 @@ def test_the_app_token_is_tried_without_a_connection(tmp_path: Path, slack: Slac
 def test_a_wrong_token_is_explained(tmp_path: Path, slack: Slack) -> None:
     status, lines = run(tmp_path, slack_table(tmp_path, slack, "xoxb-wrong"))
     assert status == 1
+    refusal = "invalid_auth: the token is not valid: replace it with a bot token (xoxb-...), then restart the agent"
     assert lines[:3] == [
         "PROBLEM   slack",
-        f"{'':10}Slack refused auth.test: invalid_auth: the token is not valid: replace it with a bot token (xoxb-...)",
+        f"          Slack refused auth.test: {refusal}",
         "          Until then, its notifications wait.",
     ]
 
