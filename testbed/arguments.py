@@ -22,6 +22,9 @@ SCOPES: Mapping[str, str] = {
 }
 """The scope that each method needs in a public channel."""
 
+_LISTED: Mapping[str, str] = {"public_channel": "channels:read", "private_channel": "groups:read"}
+"""The scope that conversations.list needs for each type of channel."""
+
 
 class RefusedError(Exception):
     """A request that Slack refuses with this error code; problems: sentences that point into the arguments."""
@@ -69,6 +72,21 @@ def _check_attachments(attachments: Any) -> None:
     problems = blockkit.attachment_problems(attachments)
     if problems:
         raise RefusedError("invalid_attachments", problems)
+
+
+def types_of(arguments: Fields) -> list[str]:
+    """Return the types of channels that are to be listed. Raises RefusedError."""
+    types = str(arguments.get("types") or "public_channel").split(",")
+    if not set(types) <= set(_LISTED):
+        raise RefusedError("invalid_types")
+    return types
+
+
+def scopes_of(method: str, arguments: Fields) -> list[str]:
+    """Return the scopes of which a call needs each; a list of channels those of all its types. Raises RefusedError."""
+    if method == "conversations.list":
+        return [_LISTED[kind] for kind in types_of(arguments)]
+    return [SCOPES[method]] if method in SCOPES else []
 
 
 def required(arguments: Fields, name: str) -> str:

@@ -14,7 +14,7 @@ from typing import Self, TypeVar
 from msgspec import Struct, to_builtins
 
 from agent.model.times import rfc3339
-from testbed.arguments import SCOPES, RefusedError
+from testbed.arguments import SCOPES, RefusedError, scopes_of
 from testbed.slack_http import Request, Response, Server, refusal
 from testbed.slack_socket import SocketMode, press_payload
 from testbed.waiting import wait_until
@@ -220,17 +220,17 @@ class Slack:
             return refusal("not_allowed_token_type")
         if is_socket:
             return Response(200, {"ok": True, "url": self.socket.make_url()})
-        needed = SCOPES.get(request.method)
-        if needed in self._withheld:
-            return refusal("missing_scope", needed=needed, provided=",".join({*SCOPES.values()} - self._withheld))
+        scopes = {*SCOPES.values()} - self._withheld
         try:
+            for needed in scopes_of(request.method, request.arguments):
+                if needed not in scopes:
+                    return refusal("missing_scope", needed=needed, provided=",".join(scopes))
             fields = self.workspace.call(request.method, request.arguments)
         except RefusedError as refused:
             return refusal(refused.error, refused.problems)
         if "file_id" in fields:
             fields["upload_url"] = f"http://127.0.0.1:{self.port}/upload/v1/{fields['file_id']}"
-        granted = ",".join(sorted({*SCOPES.values()} - self._withheld))
-        return Response(200, {"ok": True, **fields}, (("X-OAuth-Scopes", granted),))
+        return Response(200, {"ok": True, **fields}, (("X-OAuth-Scopes", ",".join(sorted(scopes))),))
 
     def _webhook(self, request: Request) -> Response:
         try:

@@ -8,7 +8,17 @@ from typing import Any, NamedTuple, TypeVar
 from msgspec import Struct, field
 
 from testbed import blockkit
-from testbed.arguments import Fields, RefusedError, content_of, flag, integer, json_argument, required, timestamp
+from testbed.arguments import (
+    Fields,
+    RefusedError,
+    content_of,
+    flag,
+    integer,
+    json_argument,
+    required,
+    timestamp,
+    types_of,
+)
 
 T = TypeVar("T")
 
@@ -160,8 +170,9 @@ class Workspace:
         return {"channel": self._described(self.channel(required(arguments, "channel"), named=False))}
 
     def list_channels(self, arguments: Fields) -> dict[str, Any]:
-        """Handle conversations.list."""
-        known = [self._described(channel) for channel in self.channels]
+        """Handle conversations.list. All channels are public."""
+        is_listed = "public_channel" in types_of(arguments)
+        known = [self._described(channel) for channel in self.channels if is_listed]
         shown = [channel for channel in known if not (flag(arguments, "exclude_archived") and channel["is_archived"])]
         page, cursor = _page_of(shown, arguments)
         return {"channels": page, "response_metadata": {"next_cursor": cursor}}

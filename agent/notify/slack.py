@@ -268,14 +268,19 @@ class Slack:
         """Return the id of a channel given by name; the name itself if it cannot be looked up. Raises NotDelivered."""
         if _CHANNEL_ID.fullmatch(channel):
             return channel
-        kinds = "public_channel,private_channel"
-        try:
-            for known in _pages(self._client.conversations_list, "channels", types=kinds, exclude_archived=True):
-                name, known_id = text_of(known, "name"), text_of(known, "id")
-                self._ids[f"#{name}"] = self._ids[name] = known_id
-        except Refused as error:
-            log.warning("channel_lookup_refused", channel=channel, reason=str(error))
-        return self._ids.get(channel, channel)
+        refused = ""
+        for kind in _LISTED:  # each by itself: Slack refuses both if the token lacks the scope for one
+            try:
+                for known in _pages(self._client.conversations_list, "channels", types=kind, exclude_archived=True):
+                    name, known_id = text_of(known, "name"), text_of(known, "id")
+                    self._ids[f"#{name}"] = self._ids[name] = known_id
+            except Refused as error:
+                refused = refused or str(error)
+            if channel in self._ids:
+                return self._ids[channel]
+        if refused:
+            log.warning("channel_lookup_refused", channel=channel, reason=refused)
+        return channel
 
 
 def _scopes_of(answer: SlackResponse) -> frozenset[str] | None:

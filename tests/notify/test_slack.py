@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 
 import pytest
+import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -68,6 +69,15 @@ def test_a_channel_may_be_given_by_name(slack: Workspace) -> None:
     restarted = Slack(slack.token, lambda _: "#payments", base_url=slack.url)
     assert restarted.channel(message, None) == "#payments"
     assert restarted.find(message, None, SINCE) == handle
+
+
+def test_a_public_name_needs_no_scope_for_private_channels(slack: Workspace) -> None:
+    message = samples.message(samples.incident())
+    handle = Slack(slack.token, lambda _: "#alerts", base_url=slack.url).deliver(message, None)
+    restarted = Slack(slack.token, lambda _: "#alerts", base_url=slack.url)
+    with structlog.testing.capture_logs() as logs:
+        assert restarted.find(message, None, SINCE) == handle
+    assert logs == []
 
 
 def test_without_permission_to_list_channels_a_name_is_unknown(slack: Workspace) -> None:
