@@ -288,11 +288,8 @@ class Dispatcher:
         if row.is_digest or row.is_report:
             return row
         self._held.pop(incident.id, None)
-        if row.number == 0 and row.handle is not None and row.attempted_at is None and self._receiver.edits:
-            due = self._edit_limit.due(incident)
-            if self._clock() < due:
-                self._held[incident.id] = due
-                return None
+        if self._is_edited_later(row):
+            return None
         silence = find_silence(incident, self._active)
         if is_untried and not self._receiver.accepts(incident):
             self._discard(outbox, row, Why.NOT_ROUTED)
@@ -310,9 +307,19 @@ class Dispatcher:
         if row.handle is not None and self._receiver.edits and not self._receiver.notifies(incident, row.handle):
             edit = row if row.number == 0 else outbox.message(incident.id)
             if edit is not None:
-                return edit
+                return None if self._is_edited_later(edit) else edit
         self._held[incident.id] = self._clock() + until - now_ms()
         return None
+
+    def _is_edited_later(self, row: Row) -> bool:
+        """Return whether the row is an edit that must wait, because the last one is not long ago."""
+        if row.number > 0 or row.handle is None or row.attempted_at is not None or not self._receiver.edits:
+            return False
+        due = self._edit_limit.due(row.incident)
+        if self._clock() >= due:
+            return False
+        self._held[row.incident.id] = due
+        return True
 
     def _shown_silence(self, incident: Incident) -> Silence | None:
         """Return the silence that the incident's message names."""

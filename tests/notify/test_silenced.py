@@ -124,11 +124,25 @@ def test_a_posted_message_is_edited_without_new_thread_entries(store: IncidentSt
     store.save(2, [replace(WARNING, status=Status.RECOVERED, recovered_at=WARNING.updated_at)])
     assert setting.deliver() == [0, 0]
     store.save(3, [WARNING])
+    setting.clock.now += INTERVAL_MS
     assert setting.deliver() == [0, 0, 0]
     assert store.pending() == 1
     store.save(4, [replace(WARNING, status=Status.RECOVERED, recovered_at=WARNING.updated_at)])
     setting.clock.now += 60_000
     assert setting.deliver() == [0, 0, 0, 1, 0]
+
+
+def test_a_burst_of_changes_in_a_silence_is_few_edits(store: IncidentStore, setting: Setting) -> None:
+    store.save(1, [WARNING])
+    assert setting.deliver() == [0]
+    store.decisions.add(setting.silence(60))
+    for number in range(10):
+        store.save(2 + number, [replace(WARNING, title=f"change {number}")])
+        setting.deliver()
+        setting.clock.now += INTERVAL_MS // 4
+    assert setting.deliver() == [0] * 4
+    setting.clock.now += INTERVAL_MS
+    assert setting.deliver() == [0] * 5
 
 
 def test_a_receiver_that_cannot_edit_gets_nothing(state_file: Path, store: IncidentStore, clock: Clock) -> None:
