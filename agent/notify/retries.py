@@ -88,7 +88,7 @@ class Retries:
         """Choose when to try the incident again."""
         self.failed[_REASONS.get(type(error), "unanswered")] += 1
         if isinstance(error, RateLimited):
-            wait = error.retry_after
+            wait = error.retry_after or self._backoff(incident)  # some services round down to 0 s
             self._channel_due[channel] = self._clock() + wait
         elif isinstance(error, Refused):
             wait = REFUSED_RETRY_MS

@@ -129,6 +129,11 @@ def test_a_rate_limit_holds_for_the_whole_channel(state_file: Path, store: Incid
     outbox.close()
 
 
+def test_a_rate_limit_of_no_time_is_retried_with_backoff(state_file: Path, store: IncidentStore) -> None:
+    store.save(1, [samples.eventful()])
+    assert measure_waits(state_file, 4, RateLimited("429", 0)) == [500, 1_000, 2_000, 4_000]
+
+
 def test_a_plot_without_a_response_is_dropped_after_minutes(
     state_file: Path, store: IncidentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
