@@ -49,7 +49,7 @@ class HttpCaller:
     ) -> None:
         """client: how to authenticate, and whom to trust. proxy: an address; None: that of the environment.
 
-        secrets: are left out of errors. timeout: seconds per call. Raises CredentialError.
+        secrets: are left out of errors, as what authenticates is. timeout: seconds per call. Raises CredentialError.
         """
         try:
             context = client.tls_context()
@@ -60,8 +60,9 @@ class HttpCaller:
         self._opener = urllib.request.build_opener(
             RefuseRedirects, urllib.request.HTTPSHandler(context=context), *proxies
         )
-        self._headers = {"User-Agent": "backflow", **client.headers()}
-        self._secrets = tuple(secrets)
+        login = client.headers()
+        self._headers = {"User-Agent": "backflow", **login}
+        self._secrets = (*secrets, *(value.partition(" ")[2] for value in login.values()))
         self._timeout = timeout
 
     def post(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> Answer:

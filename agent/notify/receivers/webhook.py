@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from hashlib import blake2b, sha256
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -62,7 +63,7 @@ class WebhookSettings(ReceiverSettings):
         """Return the receiver. Raises CredentialError."""
         key = None if self.secret is None else resolve(self.secret).get_secret_value()
         url = self.read_url()
-        caller = HttpCaller(self.http_client, proxy=self.proxy, secrets=[url, *([key] if key else [])])
+        caller = HttpCaller(self.http_client, proxy=self.proxy, secrets=[*_secret_parts(url), *([key] if key else [])])
         return Webhook(name, url, caller, key=key, accepts=self.match_any)
 
 
@@ -108,6 +109,13 @@ class Webhook(SingleChannel):
         if self._key is not None:
             headers["Backflow-Signature"] = f"v1={signature(self._key, timestamp, body)}"
         return headers
+
+
+def _secret_parts(url: str) -> list[str]:
+    """Return what errors of a server may repeat of an address whose path and query may be secret."""
+    parts = urlsplit(url)
+    found = {url, parts.path, parts.path.rstrip("/"), unquote(parts.path), parts.query, *parts.query.split("&")}
+    return sorted(found - {"", "/"}, key=len, reverse=True)
 
 
 def body_of(message: Message, event: str) -> dict[str, Any]:

@@ -7,18 +7,20 @@ from collections.abc import Iterator
 from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from agent.config.credentials import Credential
 from agent.config.http_client import HttpClient
 from agent.model.findings import Severity, Status, incident_fields
 from agent.notify.base import RateLimited, Refused, Unanswered
 from agent.notify.http_calls import HttpCaller
-from agent.notify.receivers.webhook import Webhook
+from agent.notify.receivers.webhook import Webhook, WebhookSettings
 from agent.storage.incidents import IncidentStore
 from tests import samples
 from tests.notify.dispatching import run_dispatcher, wait_until_delivered
-from tests.notify.receivers.standins import CLOSED, LATE, LOST, PASSWORD, Fault, WebhookStandIn
+from tests.notify.receivers.standins import CLOSED, LATE, LOST, PASSWORD, Fault, HttpStandIn, WebhookStandIn
 
 
 @pytest.fixture
@@ -124,6 +126,24 @@ def test_failures_are_classified(webhook: Webhook, endpoint: WebhookStandIn) -> 
     with pytest.raises(Refused, match="404") as refused:
         make_webhook(endpoint, path="/secret-path").deliver(samples.message(), None)
     assert "secret-path" not in str(refused.value)
+
+
+def test_secrets_that_an_answer_repeats_are_left_out(tmp_path: Path) -> None:
+    class Echo(HttpStandIn):
+        def take(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, Any]:
+            del body
+            return 404, {"error": f"Cannot {method} {path} or {path.partition('?')[0]} as {headers['authorization']}"}
+
+    with Echo() as server:
+        (tmp_path / "url").write_text(f"{server.url}/services/T024?key=abc123")
+        (tmp_path / "token").write_text("xyz789")
+        http_client = HttpClient(token=Credential(file=tmp_path / "token"))
+        settings = WebhookSettings(url=Credential(file=tmp_path / "url"), http_client=http_client)
+        with pytest.raises(Refused) as refused:
+            settings.connect("webhook own").deliver(samples.message(), None)
+    assert str(refused.value).partition(" refused it: ")[2] == (
+        '404 {"error": "Cannot POST ***?*** or *** as Bearer ***"}'
+    )
 
 
 @pytest.mark.parametrize("fault", [LOST, LATE, CLOSED, Fault(500), Fault(429, {"Retry-After": "0"})])
