@@ -33,7 +33,7 @@ from agent.model.observations.agent import name_of_source
 from agent.model.observations.base import Available, Unavailable
 from agent.model.observations.checks import CheckRun
 from agent.model.text import count, span
-from agent.notify.dispatcher import Dispatcher
+from agent.notify.dispatcher import Dispatcher, close_all
 from agent.sources.base import Emit, Source
 from agent.storage.database import FILE
 from agent.storage.journal.reader import entries, last_at, read
@@ -314,7 +314,7 @@ class Daemon:
         for closer in closers:
             closer.join(max(0.0, deadline - time.monotonic()))
         written = self._pipeline.close(timeout=3)
-        delivered = [dispatcher.close(timeout=2) for dispatcher in self._dispatchers.values()]
+        delivered = close_all(self._dispatchers.values(), timeout=2)
         archived = self._archiver is None or self._archiver.close(timeout=1)
         if written:
             try:
@@ -322,7 +322,7 @@ class Daemon:
             except JournalError as error:  # what is on disk is sealed at the next start
                 log.exception("journal_not_closed", reason=str(error))
             self._store.close()
-        log.info("daemon_stopped", written=written, delivered=all(delivered), archiving=not archived)
+        log.info("daemon_stopped", written=written, delivered=delivered, archiving=not archived)
         return 0 if written and self._pipeline.failure is None else 3
 
 

@@ -7,8 +7,9 @@ import random
 import secrets
 import sqlite3
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -377,6 +378,15 @@ class Dispatcher:
         elif sent and not isinstance(error, Unanswered):
             outbox.refused(row)
         self._retries.put_off(row.incident.id, channel, error)
+
+
+def close_all(dispatchers: Iterable[Dispatcher], timeout: float) -> bool:
+    """Stop all after their calls under way; return whether those ended within `timeout` seconds."""
+    closing = list(dispatchers)
+    for dispatcher in closing:  # all at once: each of several calls may hang
+        dispatcher.close(0)
+    deadline = time.monotonic() + timeout
+    return all(dispatcher.close(max(0.0, deadline - time.monotonic())) for dispatcher in closing)
 
 
 def _compose(row: Row, silence: Silence | None) -> tuple[Row, Message, str | None]:

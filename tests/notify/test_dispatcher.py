@@ -1,5 +1,6 @@
 """Dispatching with scripted errors and a clock set by hand: retries, backoff, and what is not sent."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from msgspec.structs import replace
 
 from agent.model.findings import Incident, Severity, Status
 from agent.notify.base import Gone, Handle, Message, NotDelivered, RateLimited, Refused, Unanswered
-from agent.notify.dispatcher import PLOT_PATIENCE_MS, Dispatcher
+from agent.notify.dispatcher import PLOT_PATIENCE_MS, Dispatcher, close_all
 from agent.notify.retries import LAST_RETRY_MS, REFUSED_RETRY_MS
 from agent.storage.incidents import IncidentStore
 from agent.storage.outbox import Outbox
@@ -132,6 +133,27 @@ def test_a_rate_limit_holds_for_the_whole_channel(state_file: Path, store: Incid
 def test_a_rate_limit_of_no_time_is_retried_with_backoff(state_file: Path, store: IncidentStore) -> None:
     store.save(1, [samples.eventful()])
     assert measure_waits(state_file, 4, RateLimited("429", 0)) == [500, 1_000, 2_000, 4_000]
+
+
+def test_all_dispatchers_are_stopped_at_once(state_file: Path, store: IncidentStore) -> None:
+    """The call of the first lasts until the second has ended."""
+    idle = ScriptedReceiver()
+    idle.name = "idle"
+    second = Dispatcher(state_file, idle)
+    is_called = threading.Event()
+
+    class Waiting(ScriptedReceiver):
+        def deliver(self, message: Message, handle: Handle | None) -> Handle:
+            is_called.set()
+            second._thread.join(20)
+            return super().deliver(message, handle)
+
+    store.save(1, [samples.incident()])
+    first = Dispatcher(state_file, Waiting())
+    second.start()
+    first.start()
+    assert is_called.wait(10)
+    assert close_all([first, second], timeout=5)
 
 
 def test_a_plot_without_a_response_is_dropped_after_minutes(
