@@ -15,6 +15,7 @@ from agent.clock import now_ms
 from agent.config.problems import mistakes_in, unmatched, unmatched_rule
 from agent.config.settings import Settings
 from agent.model.config_types import duration
+from agent.model.encoding import printable
 from agent.model.exit_status import FOUND, WRONG
 from agent.model.findings import Severity
 from agent.model.matchers import Matchers, Silence
@@ -99,7 +100,7 @@ def expire_command(config: Path | None, silence_id: str) -> None:
     with open_store(settings) as store:
         if silence_id in {silence.id for silence in settings.silences_at(now)}:
             fail(WRONG, f"{silence_id} is in the configuration: change it there, and send SIGHUP to the agent")
-        wanted = f"SIL-{silence_id.upper().removeprefix('SIL-')}"
+        wanted = f"SIL-{printable(silence_id).upper().removeprefix('SIL-')}"
         if not store.decisions.expire(wanted, now):
             lasting = ", ".join(silence.id for silence in active_silences(settings, store, now))
             fail(WRONG, f"no silence {silence_id} lasts; there {f'are: {lasting}' if lasting else 'is none'}")
@@ -108,7 +109,9 @@ def expire_command(config: Path | None, silence_id: str) -> None:
 
 def _matchers(settings: Settings, given: dict[str, Sequence[str]]) -> Matchers:
     """Return what the options select; exit if that is nothing, or a name that the configuration does not have."""
-    tables: dict[str, Any] = {f"{name}s": {"include": list(given[name])} for name in _PATTERNS if given[name]}
+    tables: dict[str, Any] = {
+        f"{name}s": {"include": list(map(printable, given[name]))} for name in _PATTERNS if given[name]
+    }
     if given["severity"]:
         tables["severities"] = list(given["severity"])
     if not tables:

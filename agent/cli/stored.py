@@ -11,6 +11,7 @@ import click
 
 from agent.cli.common import DENIED, fail
 from agent.config.settings import Settings
+from agent.model.encoding import printable
 from agent.model.exit_status import FAILED, WRONG
 from agent.model.findings import Incident
 from agent.model.matchers import Silence
@@ -63,7 +64,7 @@ def active_silences(settings: Settings, store: IncidentStore, now: int) -> list[
 
 def _author(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
     try:
-        return value or os.environ.get("SUDO_USER") or getpass.getuser()
+        return printable(value or os.environ.get("SUDO_USER") or getpass.getuser())
     except (KeyError, OSError) as error:  # a user without a name; Python 3.13 changed the error
         reason = "this user has no name; give yours"
         raise click.BadParameter(reason, context, parameter) from error

@@ -1,9 +1,13 @@
-"""What operators do about incidents, by command or by button: acknowledge, close, silence."""
+"""What operators do about incidents, by command or by button: acknowledge, close, silence.
+
+Who and why are texts of a command line, which may be no UTF-8: they are stored `printable`.
+"""
 
 import secrets
 import sys
 from collections.abc import Iterable, Sequence
 
+from agent.model.encoding import printable
 from agent.model.findings import Acknowledgement, Closure, Incident, Status, closed_findings
 from agent.model.matchers import Matchers, Silence, find_silence
 from agent.storage.incidents import IncidentStore
@@ -16,20 +20,22 @@ class UndecidableError(Exception):
 def acknowledge(store: IncidentStore, incident: Incident, *, by: str, now: int, comment: str = "") -> None:
     """Record that somebody looks after the incident since `now`, ms. Raises UndecidableError."""
     check_open(incident)
-    taken = Acknowledgement(at=now, by=by, comment=comment, severity=incident.severity)
+    taken = Acknowledgement(at=now, by=printable(by), comment=printable(comment), severity=incident.severity)
     store.decisions.acknowledge(incident, taken)
 
 
 def close(store: IncidentStore, incident: Incident, *, by: str, now: int, reason: str) -> None:
     """Close the incident at `now`, ms. Raises UndecidableError."""
     check_open(incident)
-    store.decisions.close(incident, Closure(at=now, by=by, reason=reason, findings=closed_findings(incident)))
+    findings = closed_findings(incident)
+    store.decisions.close(incident, Closure(at=now, by=printable(by), reason=printable(reason), findings=findings))
 
 
 def silence(
     store: IncidentStore, matchers: Iterable[Matchers], *, ends_at: int, by: str, now: int, comment: str
 ) -> list[Silence]:
     """Add a silence for each of the matchers, from `now` to `ends_at` (ms), and return them."""
+    by, comment = printable(by), printable(comment)
     silences = [
         Silence(f"SIL-{secrets.token_hex(3).upper()}", chosen, now, ends_at, by, comment) for chosen in matchers
     ]

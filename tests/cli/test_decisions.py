@@ -1,5 +1,6 @@
 """`backflow silence`, `ack` and `close`: what they refuse, what they write, and what `incidents` shows of it."""
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +67,19 @@ def test_a_silence_is_added_listed_and_expired(run: Run) -> None:
     assert f"{silence_id}  ended " in run("silence list", "--expired").output
     again = run("silence expire", silence_id)
     assert (again.exit_code, again.stderr) == (2, f"no silence {silence_id} lasts; there is none\n")
+
+
+def test_a_text_that_is_not_utf_8_is_taken_with_escapes(run: Run) -> None:
+    text = os.fsdecode(b"caf\xe9")
+    added = run("silence add", "--group", text, "--for", "2h", "--comment", text, "--author", text)
+    assert (added.exit_code, r"groups=caf\xe9  caf\xe9: caf\xe9" in added.output) == (0, True)
+    unknown = run("silence expire", text)
+    assert (unknown.exit_code, unknown.stderr.startswith("no silence caf")) == (2, True)
+    taken = run("ack", "11AA", "--comment", text, "--author", text)
+    assert (taken.exit_code, r"acknowledged by caf\xe9" in taken.output) == (0, True)
+    closed = run("close", "11AA", "--reason", text, "--author", text)
+    assert (closed.exit_code, r"closed by caf\xe9" in closed.output) == (0, True)
+    assert run("incidents", "--all").output.endswith(": caf\\xe9\n")
 
 
 @pytest.mark.parametrize(
