@@ -92,6 +92,11 @@ class _Handler(BaseHTTPRequestHandler):
     hosts: ClassVar[Collection[str] | None]
     """Allowed in the Host header besides IP addresses; None allows any."""
 
+    def parse_request(self) -> bool:
+        is_valid = super().parse_request()
+        self.server.set_read(self.connection)  # type: ignore[attr-defined]
+        return is_valid
+
     def do_GET(self) -> None:
         self._send(self._response())
 
@@ -138,7 +143,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Threads(socketserver.ThreadingMixIn):
-    """Answers in threads, in as many at a time as there are connections; more wait to be accepted."""
+    """Answers in threads, in as many at a time as there are connections.
+
+    With one more, that which has waited longest for its request is closed: slow clients leave room for others.
+    """
 
     daemon_threads = True
     allow_reuse_address = True
@@ -146,15 +154,20 @@ class _Threads(socketserver.ThreadingMixIn):
 
     def __init__(self, *arguments: Any) -> None:
         self._free = threading.BoundedSemaphore(_CONNECTIONS)
+        self._reading: dict[Any, None] = {}
         super().__init__(*arguments)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(timeout=_TURN_S):
-            self.shutdown_request(request)  # type: ignore[attr-defined]
-            return
+        if not self._free.acquire(blocking=False):
+            self._close_oldest()
+            if not self._free.acquire(timeout=_TURN_S):
+                self.shutdown_request(request)  # type: ignore[attr-defined]
+                return
+        self._reading[request] = None
         try:
             super().process_request(request, client_address)
         except RuntimeError:  # no thread could be started
+            self.set_read(request)
             self._free.release()
             raise
 
@@ -162,7 +175,18 @@ class _Threads(socketserver.ThreadingMixIn):
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.set_read(request)
             self._free.release()
+
+    def set_read(self, request: Any) -> None:
+        """Take note that the request of a connection has arrived; from any thread."""
+        self._reading.pop(request, None)
+
+    def _close_oldest(self) -> None:
+        """Close the connection that has waited longest for its request, if there is one."""
+        for request in list(self._reading)[:1]:
+            with contextlib.suppress(OSError):
+                request.shutdown(socket.SHUT_RDWR)  # ends its thread's wait for data
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore a connection that broke: the client has gone."""

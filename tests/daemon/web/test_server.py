@@ -3,7 +3,7 @@
 import http.client
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
 
@@ -184,4 +184,17 @@ def test_connections_that_say_nothing_leave_room_for_others(address: Address) ->
             assert ask(address, "GET", "/a")[0] == 200
         finally:
             for connection in silent:
+                connection.close()
+
+
+def test_slow_requests_leave_room_for_others(address: Address) -> None:
+    with listening(address):
+        slow = [connect(address) for _ in range(40)]
+        try:
+            for connection in slow:
+                with suppress(OSError):
+                    connection.sendall(b"GET /a HTTP/1.1\r\n")
+            assert ask(address, "GET", "/b")[:2] == (200, "/b []\n")
+        finally:
+            for connection in slow:
                 connection.close()
