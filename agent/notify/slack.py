@@ -34,6 +34,9 @@ from agent.render.thread import is_announcement
 T = TypeVar("T")
 
 EVENT_TYPE = "backflow_incident"
+NOT_UNFURLED: Mapping[str, Any] = {"unfurl_links": False, "unfurl_media": False}
+"""Of all messages: names and lines of logs are free text, and Slack would show what an address in them leads to."""
+
 _CLOCK_SLACK_MS = 600_000
 UNUSABLE = (
     *(OSError, http.client.HTTPException, SlackClientError, ValueError, LookupError, ArithmeticError),
@@ -229,13 +232,13 @@ class Slack:
             text = clipped("\n".join(message.lines), PLAIN_LIMIT)
             # Slack notifies no one of an edit and few of a reply: what is urgent is shown in the channel too.
             broadcast = {"reply_broadcast": True} if is_announcement(message.lines) else {}
-            call(post, channel=channel, thread_ts=ts, text=text, metadata=mark, unfurl_links=False, **broadcast)
+            call(post, channel=channel, thread_ts=ts, text=text, metadata=mark, **NOT_UNFURLED, **broadcast)
             return handle
         if handle is not None:
             self._show(self._client.chat_update, message, channel=handle["channel"], ts=handle["ts"])
             return handle
         channel = self._channel_of(message.incident)
-        answer = self._show(post, message, channel=channel, unfurl_links=False, unfurl_media=False)
+        answer = self._show(post, message, channel=channel, **NOT_UNFURLED)
         posted_to, ts = text_of(answer, "channel"), text_of(answer, "ts")
         self._ids[channel] = posted_to
         return _handle(channel, posted_to, ts)

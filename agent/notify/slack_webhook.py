@@ -14,7 +14,7 @@ from slack_sdk.webhook import WebhookClient
 from agent.notify.base import Handle, Message, Refused, SingleChannel, Unanswered
 from agent.notify.http_calls import TIMEOUT_S, quoted
 from agent.notify.policy import repeat, summary
-from agent.notify.slack import SILENT, UNUSABLE, rate_limited, send_laid_out, unanswered
+from agent.notify.slack import NOT_UNFURLED, SILENT, UNUSABLE, rate_limited, send_laid_out, unanswered
 from agent.notify.slack_blocks import clipped
 from agent.render.thread import is_announcement
 
@@ -44,7 +44,7 @@ class Webhook(SingleChannel):
 
     def _send(self, **content: Any) -> None:
         try:
-            answer = self._client.send(**content)
+            answer = self._client.send(**content, **NOT_UNFURLED)
         except UNUSABLE as error:
             raise unanswered(error) from None
         if answer.status_code == HTTPStatus.TOO_MANY_REQUESTS:

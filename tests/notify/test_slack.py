@@ -47,6 +47,13 @@ def test_log_entries_go_into_the_thread_escaped(receiver: Slack, slack: Workspac
     assert reply.metadata == {"event_type": "backflow_incident", "event_payload": {"id": "INC-7F3A9C", "entry": 1}}
 
 
+def test_what_addresses_in_names_lead_to_is_not_shown(receiver: Slack, slack: Workspace) -> None:
+    handle = receiver.deliver(samples.message(samples.incident()), None)
+    receiver.deliver(samples.message(samples.incident(), 1, ("group https://example.org/a.png",)), handle)
+    shown = [(sent.arguments["unfurl_links"], sent.arguments["unfurl_media"]) for sent in slack.requests]
+    assert shown == [(False, False)] * 2
+
+
 def test_an_escalation_to_critical_is_broadcast_to_the_channel(receiver: Slack, slack: Workspace) -> None:
     critical = samples.incident()
     warned = replace(critical, severity=Severity.WARNING)

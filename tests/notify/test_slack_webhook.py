@@ -36,6 +36,12 @@ def test_only_status_severity_and_cause_changes_are_posted(webhook: Webhook, sla
     assert sent == [1, 1, 2, 3, 4, 4, 5]
 
 
+def test_what_addresses_in_names_lead_to_is_not_shown(webhook: Webhook, slack: Workspace) -> None:
+    webhook.deliver(samples.message(samples.incident(title="group https://example.org/a.png")), None)
+    (sent,) = slack.requests
+    assert (sent.arguments["unfurl_links"], sent.arguments["unfurl_media"]) == (False, False)
+
+
 def test_a_check_report_is_posted_without_its_plot(webhook: Webhook, slack: Workspace) -> None:
     handle = webhook.deliver(samples.message(samples.incident()), None)
     found = samples.message(samples.incident(), 2, ("Spark, offset_history:", "a & b fell once"), check_report=1)
