@@ -10,7 +10,7 @@ from agent.engine.check_requests import CheckRequest
 from agent.model.findings import Incident
 from agent.storage.database import StorageError, storage_error
 from agent.storage.incidents import CheckReport, IncidentStore
-from agent.storage.state_file import make_shelter, return_home
+from agent.storage.state_file import finish_shelter, make_shelter, return_home
 
 STATE = "state file"
 """The name of this part in reports."""
@@ -109,6 +109,7 @@ class StateKeeper:
             self.store.move(shelter, now)
         except StorageError:
             self.store.begin_again(make_shelter(self._home), position, self._current(), now)
+        finish_shelter(self._home, is_copy=True)
         self._tried_at = time.monotonic()
         self._moved(self.store.path)
         self._health.failed(STATE, f"{reason}. {IN_MEMORY}")

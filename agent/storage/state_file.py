@@ -27,6 +27,9 @@ _PARTS = ("-shm", "-wal", "")
 _INCOMPLETE = "incomplete"
 """Marks a shelter that is no copy of the file in the state directory."""
 
+_UNFINISHED = "unfinished"
+"""Marks a shelter that is being filled: after a kill, the file in the state directory counts."""
+
 
 class Opened(NamedTuple):
     """The state as it could be opened.
@@ -57,7 +60,9 @@ def _memory_for(home: Path) -> Path:
 def current(home: Path) -> Path:
     """Return the file that an agent with this state file uses or will use."""
     shelter = shelter_of(home)
-    return shelter if _is_ours(shelter.parent, home) and shelter.exists() else home
+    if not _is_ours(shelter.parent, home) or shelter.with_name(_UNFINISHED).exists():
+        return home
+    return shelter if shelter.exists() else home
 
 
 def open_state(directory: Path, receivers: Collection[str], now: int) -> Opened:
@@ -74,6 +79,8 @@ def open_state(directory: Path, receivers: Collection[str], now: int) -> Opened:
             leave_shelter(home)
         else:
             return Opened(store, *return_home(store, home, now))
+    else:
+        leave_shelter(home)  # a kill may have left a part of one
     try:
         return Opened(IncidentStore(home, receivers))
     except UnusableError as error:
@@ -107,23 +114,39 @@ def return_home(store: IncidentStore, home: Path, now: int) -> tuple[str, str]:
 
 
 def make_shelter(home: Path) -> Path:
-    """Return the path of the shelter, whose folder exists, is ours and is empty. Raises UnusableError."""
+    """Return the path of the shelter, whose folder exists, is ours and is empty. Raises UnusableError.
+
+    It does not count before `finish_shelter`.
+    """
     shelter = shelter_of(home)
     try:
         shelter.parent.mkdir(mode=0o700, exist_ok=True)
+        if not _is_ours(shelter.parent, home):
+            msg = f"{shelter.parent}: not a private folder of this user"
+            raise UnusableError(msg)
+        shelter.with_name(_UNFINISHED).touch()
     except OSError as error:
         msg = f"{shelter.parent}: no memory for the state either: {error.strerror}"
         raise UnusableError(msg) from error
-    if not _is_ours(shelter.parent, home):
-        msg = f"{shelter.parent}: not a private folder of this user"
-        raise UnusableError(msg)
     _clear(shelter)
     return shelter
 
 
+def finish_shelter(home: Path, *, is_copy: bool) -> None:
+    """Let the shelter count instead of the file in the state directory. is_copy: whether it has all that is there."""
+    shelter = shelter_of(home)
+    if not is_copy:
+        shelter.with_name(_INCOMPLETE).touch()
+    shelter.with_name(_UNFINISHED).unlink(missing_ok=True)
+
+
 def leave_shelter(home: Path) -> None:
     """Remove the copy in memory."""
-    shutil.rmtree(shelter_of(home).parent, ignore_errors=True)
+    shelter = shelter_of(home)
+    if _is_ours(shelter.parent, home):
+        with suppress(OSError):
+            shelter.unlink()  # first: after a kill, a file without its log must not count
+    shutil.rmtree(shelter.parent, ignore_errors=True)
 
 
 def quarantine(home: Path, now: int) -> str:
@@ -151,13 +174,12 @@ def _sheltered(home: Path, receivers: Collection[str], now: int) -> IncidentStor
     try:
         store = IncidentStore(shelter, receivers)
     except (DamagedError, UnusableError):
+        is_copied = False
         _clear(shelter)
         store = IncidentStore(shelter, receivers)
-    else:
-        if is_copied:
-            return store
-    shelter.with_name(_INCOMPLETE).touch()
-    store.mark_rebuilt(now)
+    if not is_copied:
+        store.mark_rebuilt(now)
+    finish_shelter(home, is_copy=is_copied)
     return store
 
 
