@@ -109,7 +109,9 @@ class StateKeeper:
             self.store.move(shelter, now)
         except StorageError:
             self.store.begin_again(make_shelter(self._home), position, self._current(), now)
-        finish_shelter(self._home, is_copy=True)
+            finish_shelter(self._home, is_copy=False)
+        else:
+            finish_shelter(self._home, is_copy=True)
         self._tried_at = time.monotonic()
         self._moved(self.store.path)
         self._health.failed(STATE, f"{reason}. {IN_MEMORY}")

@@ -101,7 +101,7 @@ def return_home(store: IncidentStore, home: Path, now: int) -> tuple[str, str]:
     try:
         home.parent.mkdir(parents=True, exist_ok=True)
         if store.path.with_name(_INCOMPLETE).exists() and home.exists():
-            lost = f"{home}: could not be read at the start; {quarantine(home, now)}"
+            lost = f"{home}: could not be copied to memory; {quarantine(home, now)}"
         try:
             store.move(home, now)
         except DamagedError as error:

@@ -26,6 +26,7 @@ from agent.model.observations.kafka import BrokerRegistration, Commit, LogOffset
 from agent.model.observations.kafka import PartitionState as State
 from agent.notify.dispatcher import Dispatcher
 from agent.notify.slack import Slack
+from agent.storage.database import UnusableError
 from agent.storage.incidents import IncidentStore
 from agent.storage.journal.reader import entries
 from agent.storage.journal.writer import Journal
@@ -301,6 +302,36 @@ def test_state_goes_on_in_memory_and_returns(tmp_path: Path, slack: Workspace, m
     assert len([post for post in posts if post.text.startswith("Spark, offset_history")]) == 1
     assert sum("Backflow is impaired: state file" in message.words for message in slack.messages()) == 1
     assert len(slack.messages()) == 2
+
+
+def test_state_without_room_in_memory_is_kept_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "state.sqlite3"
+    closed = samples.incident(status=Status.CLOSED)
+
+    def refuse(path: Path, now: int) -> None:
+        del path, now
+        reason = "database or disk is full"
+        raise UnusableError(reason)
+
+    try:
+        with opened(tmp_path) as (pipeline, store, _):
+            store.save(0, [closed])
+            pipeline.take(RESET)
+            (pages,) = store._db.execute("PRAGMA page_count").fetchone()
+            store._db.execute(f"PRAGMA max_page_count = {pages}")
+            large = samples.PLOT + bytes(8_192 * pages)
+            with monkeypatch.context() as full:
+                full.setattr(store, "move", refuse)
+                pipeline.take_check_result(history(store.check_requests()[0])._replace(plot=large))
+            assert store.path == current(home) != home
+            monkeypatch.setattr("agent.daemon.state_keeper._RETRY_S", 0)
+            pipeline.take([committed(102, 9_100), Tick(at=at(200))])
+            assert store.path == current(home) == home
+    finally:
+        leave_shelter(home)
+    (kept,) = tmp_path.glob("state.sqlite3.damaged-*Z")
+    with IncidentStore(kept) as store:
+        assert store.incident(closed.id) == closed
 
 
 def test_state_that_can_no_longer_be_read_is_saved_anew(tmp_path: Path) -> None:
