@@ -97,7 +97,8 @@ class Daemon:
             home=directory / FILE,
             is_archived=self._is_archived,
         )
-        self._restore(self._journal_directory)
+        with Systemd() as systemd:
+            self._restore(self._journal_directory, systemd.starting)
         if missing:
             self._health.failed(
                 "end of the journal",
@@ -212,12 +213,12 @@ class Daemon:
         runs = read(self._journal_directory, kinds=["check_run"], unreadable=self._report_left_out)
         return (run for run in runs if isinstance(run, CheckRun))
 
-    def _restore(self, journal: Path) -> None:
+    def _restore(self, journal: Path, progressed: Callable[[], None]) -> None:
         """Continue from the journal; report observations from the future: the clock was ahead when they were made."""
         now = now_ms()
         newest = last_at(journal, until=now + 1)
         since = (now if newest is None else newest) - LOOKBACK_MS
-        self._pipeline.restore(entries(journal, since=since, unreadable=self._report_left_out), now)
+        self._pipeline.restore(entries(journal, since=since, unreadable=self._report_left_out), now, progressed)
         ahead = max((observation.seen for observation in read(journal, since=now + REPORTED_MS)), default=now)
         if ahead > now:
             self._health.failed("clock", describe_step(now - ahead))

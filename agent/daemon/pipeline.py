@@ -7,7 +7,7 @@ be written, incidents are still saved and posted.
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
@@ -45,6 +45,9 @@ _TICK_MS = 1_000
 _POSITION_MS = 10_000
 _DAY_MS = 86_400_000
 _CHUNK = 1_000
+_PROGRESS = 10_000
+"""How many observations are restored between two signs of progress: less than a second's work."""
+
 JOURNAL = "journal"
 UNWRITTEN = "Incidents are still posted, but after a restart what happened meanwhile is missing."
 
@@ -109,17 +112,23 @@ class Pipeline:
         # A daemon thread: one that hangs must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="pipeline", daemon=True)
 
-    def restore(self, entries: Iterable[tuple[int, Observation]], now: int = LONG_AFTER) -> None:
+    def restore(
+        self,
+        entries: Iterable[tuple[int, Observation]],
+        now: int = LONG_AFTER,
+        progressed: Callable[[], None] = lambda: None,
+    ) -> None:
         """Continue an earlier run from its incidents and its journal, as positions and observations.
 
         Observations after the last saved position are processed as new. now: ms. Of what is dated later, because the
         clock was ahead, only the last of each subject counts, as of now: the rest would hide what follows.
+        progressed: called again and again meanwhile, as that may take minutes.
         """
         saved = self._store.position
         before: list[Observation] = []
         after: list[Observation] = []
         ahead: dict[Subject, Observation] = {}
-        for position, observation in entries:
+        for position, observation in _counted(entries, progressed):
             if position >= saved:
                 after.append(not_after(observation, now))
             elif observation.seen > now:
@@ -130,10 +139,11 @@ class Pipeline:
         # A finding of a check can still join an incident that is closed.
         newest = max((observation.seen for observation in before), default=0)
         incidents = self._store.incidents(closed_since=newest - self._join_window)
-        self._engine.resume([_not_after(incident, now) for incident in incidents], before)
+        self._engine.resume([_not_after(incident, now) for incident in incidents], _counted(before, progressed))
         self._health.resume(self._engine.latest())
         for start in range(0, len(after), _CHUNK):
             self._add_unsaved(self._engine.take(after[start : start + _CHUNK]))
+            progressed()
         self._save(self._engine.now)
 
     def put(self, batch: Batch) -> None:
@@ -326,6 +336,14 @@ class Pipeline:
             if self._started.get(request.id) != request:
                 self._run_check(request)
         self._started = stored
+
+
+def _counted(items: Iterable[T], progressed: Callable[[], None]) -> Iterator[T]:
+    """Yield the items; call `progressed` after each _PROGRESS of them."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % _PROGRESS == 0:
+            progressed()
 
 
 def _not_after(incident: Incident, now: int) -> Incident:

@@ -7,6 +7,9 @@ from typing import Self
 
 from sdnotify import SystemdNotifier
 
+_START_MS = 60_000
+"""How long start-up may take from one sign of progress to the next."""
+
 
 class Systemd:
     """The service manager of this process; without one, all notifications are ignored."""
@@ -26,6 +29,10 @@ class Systemd:
         """How often to call `watchdog`, ms: half of WatchdogSec; None if systemd does not watch this process."""
         allowed, watched_pid = os.environ.get("WATCHDOG_USEC"), os.environ.get("WATCHDOG_PID", str(os.getpid()))
         return int(allowed) // 2000 if allowed and watched_pid == str(os.getpid()) else None
+
+    def starting(self) -> None:
+        """Notify that start-up makes progress: the limit on its time, and the watchdog of a reload, begin again."""
+        self._notify(f"EXTEND_TIMEOUT_USEC={_START_MS * 1000}\nWATCHDOG=1")
 
     def ready(self) -> None:
         """Notify that start-up is complete."""

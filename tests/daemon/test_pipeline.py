@@ -404,6 +404,17 @@ def test_clock_that_was_ahead_hides_nothing_after_a_restart(tmp_path: Path) -> N
         journal.close()
 
 
+def test_a_long_restore_shows_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.daemon.pipeline._PROGRESS", 10)
+    watched: list[int] = []
+    with opened(tmp_path) as (pipeline, _, engine):
+        pipeline.restore(
+            [(-1, committed(second, second)) for second in range(20)],
+            progressed=lambda: watched.append(len(engine.histories())),
+        )
+    assert watched == [0, 0, 1, 1], "while the journal is read, then while its facts are taken"
+
+
 def test_nothing_is_dated_later_than_it_was_put_in(tmp_path: Path) -> None:
     with opened(tmp_path) as (pipeline, _, engine):
         pipeline.start()

@@ -48,6 +48,12 @@ def test_systemd_is_notified_of_start_watchdog_and_stop(manager: socket.socket) 
     ]
 
 
+def test_a_long_start_is_given_more_time(manager: socket.socket) -> None:
+    with Systemd() as systemd:
+        systemd.starting()
+    assert manager.recv(4096) == b"EXTEND_TIMEOUT_USEC=60000000\nWATCHDOG=1"
+
+
 def test_abstract_socket_is_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"@backflow-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
