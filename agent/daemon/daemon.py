@@ -36,7 +36,7 @@ from agent.model.text import count, span
 from agent.notify.dispatcher import Dispatcher, close_all
 from agent.sources.base import Emit, Source
 from agent.storage.database import FILE
-from agent.storage.journal.reader import entries, last_at, read
+from agent.storage.journal.reader import last_at, positioned_chunks, read
 from agent.storage.journal.writer import Journal, JournalError
 from agent.storage.state_file import open_state
 
@@ -218,7 +218,7 @@ class Daemon:
         now = now_ms()
         newest = last_at(journal, until=now + 1)
         since = (now if newest is None else newest) - LOOKBACK_MS
-        self._pipeline.restore(entries(journal, since=since, unreadable=self._report_left_out), now, progressed)
+        self._pipeline.restore(positioned_chunks(journal, since, self._report_left_out), now, progressed)
         ahead = max((observation.seen for observation in read(journal, since=now + REPORTED_MS)), default=now)
         if ahead > now:
             self._health.failed("clock", describe_step(now - ahead))

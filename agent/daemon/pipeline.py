@@ -16,6 +16,7 @@ import structlog
 from msgspec.structs import replace
 
 from agent.clock import monotonic_ms, now_ms
+from agent.daemon.earlier_run import EarlierRun, dated_by
 from agent.daemon.health import Health
 from agent.daemon.inputs import Inputs
 from agent.daemon.state_keeper import STATE, StateKeeper
@@ -25,12 +26,13 @@ from agent.engine.history import FINALIZATION_MS, LATENESS_MS, LONG_AFTER
 from agent.model.batches import ObservationBatch
 from agent.model.encoding import encodable
 from agent.model.findings import Finding, Incident
-from agent.model.observations.base import Observation, Subject, Tick, not_after
+from agent.model.observations.base import Tick
 from agent.model.text import count
 from agent.notify.policy import check_report_lines, check_report_message, check_report_target
 from agent.sources.base import HEARTBEAT_MS, Batch
 from agent.storage.database import StorageError
 from agent.storage.incidents import CheckReport, IncidentStore
+from agent.storage.journal.reader import Positioned
 from agent.storage.journal.retention import RETAIN_MS, TRUST_MS
 from agent.storage.journal.writer import Journal, JournalError
 
@@ -44,7 +46,6 @@ _FLUSH_ROWS = 32_768
 _TICK_MS = 1_000
 _POSITION_MS = 10_000
 _DAY_MS = 86_400_000
-_CHUNK = 1_000
 _PROGRESS = 10_000
 """How many observations are restored between two signs of progress: less than a second's work."""
 
@@ -114,36 +115,25 @@ class Pipeline:
 
     def restore(
         self,
-        entries: Iterable[tuple[int, Observation]],
+        chunks: Iterable[Sequence[Positioned]],
         now: int = LONG_AFTER,
         progressed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Continue an earlier run from its incidents and its journal, as positions and observations.
+        """Continue an earlier run from its incidents and its journal.
 
         Observations after the last saved position are processed as new. now: ms. Of what is dated later, because the
         clock was ahead, only the last of each subject counts, as of now: the rest would hide what follows.
         progressed: called again and again meanwhile, as that may take minutes.
         """
-        saved = self._store.position
-        before: list[Observation] = []
-        after: list[Observation] = []
-        ahead: dict[Subject, Observation] = {}
-        for position, observation in _counted(entries, progressed):
-            if position >= saved:
-                after.append(not_after(observation, now))
-            elif observation.seen > now:
-                ahead[observation.subject] = not_after(observation, now)
-            else:
-                before.append(observation)
-        before = [*(fact for fact in before if fact.subject not in ahead), *ahead.values()]
+        earlier = EarlierRun(chunks, self._store.position, now)
+        self._engine.restore(_counted(earlier.evaluated(), progressed))
+        self._engine.restore_last(earlier.ahead)
         # A finding of a check can still join an incident that is closed.
-        newest = max((observation.seen for observation in before), default=0)
-        incidents = self._store.incidents(closed_since=newest - self._join_window)
-        self._engine.resume([_not_after(incident, now) for incident in incidents], _counted(before, progressed))
+        incidents = self._store.incidents(closed_since=max(earlier.newest, 0) - self._join_window)
+        self._engine.resume(_not_after(incident, now) for incident in incidents)
         self._health.resume(self._engine.latest())
-        for start in range(0, len(after), _CHUNK):
-            self._add_unsaved(self._engine.take(after[start : start + _CHUNK]))
-            progressed()
+        for batch in _counted(earlier.rest(), progressed):
+            self._add_unsaved(self._engine.take(batch))
         self._save(self._engine.now)
 
     def put(self, batch: Batch) -> None:
@@ -151,12 +141,8 @@ class Pipeline:
 
         Nothing in it may be dated later than now: time would run ahead.
         """
-        now = now_ms()
-        dated: Batch
-        if isinstance(batch, ObservationBatch):
-            dated = batch.not_after(now)
-        else:
-            dated = [not_after(observation, now) for observation in encodable(batch)]
+        printable = batch if isinstance(batch, ObservationBatch) else encodable(batch)
+        dated = dated_by(now_ms(), printable)
         self._inputs.put(dated, len(dated), waits=True)
 
     def tick(self) -> None:
@@ -338,12 +324,15 @@ class Pipeline:
         self._started = stored
 
 
-def _counted(items: Iterable[T], progressed: Callable[[], None]) -> Iterator[T]:
-    """Yield the items; call `progressed` after each _PROGRESS of them."""
-    for number, item in enumerate(items, 1):
-        yield item
-        if number % _PROGRESS == 0:
+def _counted(batches: Iterable[Batch], progressed: Callable[[], None]) -> Iterator[Batch]:
+    """Yield the batches; call `progressed` whenever there have been _PROGRESS observations."""
+    passed = 0
+    for batch in batches:
+        passed += len(batch)
+        if passed >= _PROGRESS:
+            passed = 0
             progressed()
+        yield batch
 
 
 def _not_after(incident: Incident, now: int) -> Incident:

@@ -85,13 +85,10 @@ class Engine:
     def _take_columns(self, batch: ObservationBatch[Any], changed: dict[str, Incident]) -> None:
         """Take columns in, a second at a time."""
         facts = self._evaluator.facts
-        batch = batch.not_after_seen()
-        seen = np.maximum.accumulate(batch.seen)
-        begins = np.flatnonzero(differ_from_before(seen // _SECOND_MS)).tolist()
-        for begin, end in pairwise([*begins, len(seen)]):
-            self._evaluator.absorb_columns(batch.select(slice(begin, end)))
-            self._evaluate_before(int(seen[end - 1]), changed)
-            facts.now = max(facts.now, int(seen[end - 1]))
+        for second, seen in _by_second(batch):
+            self._evaluator.absorb_columns(second)
+            self._evaluate_before(seen, changed)
+            facts.now = max(facts.now, seen)
 
     def _evaluate_before(self, seen: int, changed: dict[str, Incident]) -> None:
         """Evaluate at each moment before this one at which an evaluation is due."""
@@ -104,11 +101,26 @@ class Engine:
         self._evaluate(self._evaluator.facts.now, changed, everything=True)
         return list(changed.values())
 
-    def resume(self, incidents: Iterable[Incident], evaluated: Iterable[Observation]) -> None:
-        """Continue after a restart with the stored incidents and the observations evaluated before it."""
+    def restore(self, evaluated: Iterable[Iterable[Observation]]) -> None:
+        """Take in batches that had been evaluated before a restart; `resume` follows."""
+        self._evaluator.restore(
+            part
+            for batch in evaluated
+            for run in self._runs(batch)
+            for part in ([second for second, _ in _by_second(run)] if isinstance(run, ObservationBatch) else [run])
+        )
+
+    def restore_last(self, observations: Iterable[Observation]) -> None:
+        """Take in observations in place of all that has been restored of their subjects; `resume` follows."""
+        last = list(observations)
+        self._evaluator.facts.forget_subjects([observation.subject for observation in last])
+        self.restore([last])
+
+    def resume(self, incidents: Iterable[Incident]) -> None:
+        """Continue after a restart with the stored incidents, once the facts have been restored."""
         current = [incident for incident in incidents if incident.merged_into is None]
         findings = (finding for incident in current for finding in incident.causes + incident.findings)
-        self._evaluator.resume(findings, map(not_after_seen, evaluated))
+        self._evaluator.resume(findings)
         self._incidents.resume(current, self.now)
 
     def latest(self) -> Iterable[Observation]:
@@ -187,6 +199,15 @@ class Engine:
                 for finding in single.found:
                     self._incidents.discard(finding.key)
         return changed
+
+
+def _by_second(batch: ObservationBatch[Any]) -> Iterator[tuple[ObservationBatch[Any], int]]:
+    """Yield observations a second at a time, each time with when the last of them was seen, ms."""
+    batch = batch.not_after_seen()
+    seen = np.maximum.accumulate(batch.seen)
+    begins = np.flatnonzero(differ_from_before(seen // _SECOND_MS)).tolist()
+    for begin, end in pairwise([*begins, len(seen)]):
+        yield batch.select(slice(begin, end)), int(seen[end - 1])
 
 
 def _kind_in_columns(observation: Observation) -> tuple[type[Observation], str] | None:

@@ -22,7 +22,7 @@ from agent.engine.history import FINALIZATION_MS, LATENESS_MS, LONG_AFTER, LONG_
 from agent.engine.revisits import Revisits, next_time
 from agent.engine.rule import Rule, Scope
 from agent.engine.timers import Timers
-from agent.model.batches import CommitBatch, LogOffsetsBatch, ObservationBatch
+from agent.model.batches import CommitBatch, LogOffsetsBatch, ObservationBatch, Part
 from agent.model.findings import Finding, FindingKey
 from agent.model.observations.base import Observation, Subject
 from agent.model.observations.checks import CheckFinding
@@ -220,8 +220,27 @@ class Evaluator:
                 self._soon_at = now + _TOGETHER_MS
                 yield evaluation
 
-    def resume(self, findings: Iterable[Finding], evaluated: Iterable[Observation]) -> None:
-        """Continue after a restart with earlier findings and the observations that had been evaluated.
+    def restore(self, evaluated: Iterable[Part]) -> None:
+        """Take in what had been evaluated before a restart, columns a second at a time; `resume` follows."""
+        tidy_at = LONG_AGO
+        for part in evaluated:
+            if isinstance(part, ObservationBatch):
+                self.absorb_columns(part)
+                self.facts.now = max(self.facts.now, part.latest)
+            else:
+                for observation in part:
+                    if self.absorb(observation):
+                        self.facts.now = max(self.facts.now, observation.seen)
+            if self.facts.now >= tidy_at:
+                tidy_at = next_time(_TIDY_MS, self.facts.now)
+                self._dirty.clear()
+                self._fresh_until = {
+                    evaluation: until for evaluation, until in self._fresh_until.items() if until >= self.facts.now
+                }
+                self._close_unread()
+
+    def resume(self, findings: Iterable[Finding]) -> None:
+        """Continue after a restart with earlier findings, once the facts have been restored.
 
         What may still change is evaluated again with the next batch.
         """
@@ -233,9 +252,6 @@ class Evaluator:
                     self._set_aside(f"rule {finding.rule}", error)
                 else:
                     self._active_findings.setdefault(evaluation, {})[finding.key] = finding
-        for observation in evaluated:
-            if self.absorb(observation):
-                self.facts.now = max(self.facts.now, observation.seen)
         self._dirty = dict.fromkeys([*self._active_findings, *self._fresh_until])
 
     def _observers_of(self, kind: type[Observation]) -> list[tuple[str, Rule]]:
@@ -304,6 +320,9 @@ class Evaluator:
             if not any(is_read(history.subject) for history in histories):
                 for history in histories:
                     self.facts.forget(history)
+        self._close_unread()
+
+    def _close_unread(self) -> None:
         for history in self.facts.open_commits():
             if not self._is_depended_on(history.changes[-1]):
                 self.facts.close(history)

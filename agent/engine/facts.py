@@ -339,6 +339,14 @@ class Facts:
         histories = [history for history in commits if history.changes[-1].offset is None]
         return histories + [self._histories[subject] for subject in subjects if subject in self._histories]
 
+    def forget_subjects(self, subjects: Iterable[Subject]) -> None:
+        """Forget these subjects, if they are known."""
+        for subject in subjects:
+            number = self.commits.find(subject) if subject[0] == Commit.subject_kind else None
+            history = self._histories.get(subject) if number is None else self._open(number)
+            if history is not None:
+                self.forget(history)
+
     def forget(self, history: History[Any]) -> None:
         """Forget a subject."""
         subject = history.subject

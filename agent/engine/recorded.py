@@ -43,6 +43,15 @@ def batches(recordings: Iterable[Iterable[Chunk]]) -> Iterator[Collection[Observ
             yield from _batches_of_second(seconds.pop(second))
 
 
+def seconds_of(chunk: Iterable[Part]) -> Iterator[Collection[Observation]]:
+    """Yield the observations of a chunk by when they were seen, those of each second as `batches` does."""
+    seconds: dict[int, list[Part]] = {}
+    for part in chunk:
+        _sort(part, seconds)
+    for second in sorted(seconds):
+        yield from _batches_of_second(seconds[second])
+
+
 def _sort(part: Part, seconds: dict[int, list[Part]]) -> None:
     """Add observations to what was seen in each second."""
     if isinstance(part, ObservationBatch):

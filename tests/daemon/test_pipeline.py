@@ -28,7 +28,7 @@ from agent.notify.dispatcher import Dispatcher
 from agent.notify.slack import Slack
 from agent.storage.database import UnusableError
 from agent.storage.incidents import IncidentStore
-from agent.storage.journal.reader import entries
+from agent.storage.journal.reader import Positioned, entries, positioned_chunks
 from agent.storage.journal.writer import Journal
 from agent.storage.state_file import current, leave_shelter
 from testbed.slack import Slack as Workspace
@@ -114,7 +114,7 @@ def opened(
         pipeline = Pipeline(
             journal, store, engine, retention=30 * 86_400_000, wake={"slack": wake}, run_check=run_check
         )
-        pipeline.restore(entries(directory / "journal"))
+        pipeline.restore(positioned_chunks(directory / "journal", 0))
         try:
             yield pipeline, store, engine
         finally:
@@ -361,11 +361,13 @@ def test_batch_that_fails_does_not_end_the_pipeline(tmp_path: Path) -> None:
         assert pipeline.failure is None
 
 
-def test_commits_in_columns_make_the_same_incident(tmp_path: Path) -> None:
+def test_commits_in_columns_make_the_same_incident(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = at(60)
+    monkeypatch.setattr("agent.daemon.pipeline.now_ms", lambda: now)
     commits = [fact for fact in RESET if isinstance(fact, Commit)]
     batch = CommitBatch.of(commits)
     assert batch is not None
-    ahead = replace(batch, at=np.append(batch.at[:-1], now_ms() + 3_600_000))
+    ahead = replace(batch, at=np.append(batch.at[:-1], now + 3_600_000))
     with opened(tmp_path) as (pipeline, store, engine):
         pipeline.start()
         pipeline.put([fact for fact in RESET if not isinstance(fact, Commit)])
@@ -373,10 +375,10 @@ def test_commits_in_columns_make_the_same_incident(tmp_path: Path) -> None:
         wait_until(store.incidents, "the incident", 60)
         pipeline.put(ahead)
         assert pipeline.close(10)
-        assert engine.now <= now_ms()
+        assert engine.now == now
     journaled = [fact for _, fact in entries(tmp_path / "journal") if isinstance(fact, Commit)]
     assert journaled[: len(commits)] == commits
-    assert journaled[-1].at <= now_ms()
+    assert journaled[-1].at == now
 
 
 def test_clock_that_was_ahead_hides_nothing_after_a_restart(tmp_path: Path) -> None:
@@ -396,7 +398,7 @@ def test_clock_that_was_ahead_hides_nothing_after_a_restart(tmp_path: Path) -> N
             retention=day * 1_000,
             wake={"slack": lambda: None},
         )
-        pipeline.restore(entries(tmp_path / "journal"), now)
+        pipeline.restore(positioned_chunks(tmp_path / "journal", 0), now)
         assert store.incidents() == []
         pipeline.take([committed(62, 100), Tick(at=at(64))])
         (incident,) = store.incidents()
@@ -409,10 +411,10 @@ def test_a_long_restore_shows_progress(tmp_path: Path, monkeypatch: pytest.Monke
     watched: list[int] = []
     with opened(tmp_path) as (pipeline, _, engine):
         pipeline.restore(
-            [(-1, committed(second, second)) for second in range(20)],
+            [[Positioned(np.full(20, -1), [committed(second, second) for second in range(20)])]],
             progressed=lambda: watched.append(len(engine.histories())),
         )
-    assert watched == [0, 0, 1, 1], "while the journal is read, then while its facts are taken"
+    assert watched == [1, 1]
 
 
 def test_nothing_is_dated_later_than_it_was_put_in(tmp_path: Path) -> None:

@@ -268,7 +268,8 @@ def test_restart_reports_no_finding_twice() -> None:
         before.observe(fact)
     assert len(before.findings) == 2
     resumed = RuleRun("rewind")
-    resumed.evaluator.resume(before.findings, facts)
+    resumed.evaluator.restore([facts])
+    resumed.evaluator.resume(before.findings)
     assert resumed.observe(tick(521)) == []
     (recovered,) = resumed.observe(commit(522, 9_000))[:1]
     assert recovered.recovered_at == after(522)
@@ -279,7 +280,8 @@ def test_late_fact_after_a_restart_withdraws_the_finding() -> None:
     before, resumed = RuleRun("rewind"), RuleRun("rewind")
     before.observe(*facts)
     resumed.by_key = dict(before.by_key)
-    resumed.evaluator.resume(before.findings, facts)
+    resumed.evaluator.restore([facts])
+    resumed.evaluator.resume(before.findings)
     resumed.observe(tick(50))
     resumed.observe(partition_state(35, 1, topic_id="second"), arrival=95)
     assert resumed.findings == []
@@ -302,7 +304,7 @@ def test_check_finding_is_followed_across_a_restart() -> None:
     before = RuleRun("divergence")
     findings = before.observe(*divergences(DAY_S, [1, 2]), check_run(DAY_S, "replica_divergence"))
     resumed = RuleRun("divergence")
-    resumed.evaluator.resume(findings, [])
+    resumed.evaluator.resume(findings)
     assert not resumed.observe(*divergences(3 * DAY_S, [2]), check_run(3 * DAY_S, "replica_divergence", complete=False))
     (recovered,) = resumed.observe(*divergences(4 * DAY_S, [2]), check_run(4 * DAY_S, "replica_divergence"))
     assert (recovered.at, recovered.recovered_at) == (after(1), after(4 * DAY_S))

@@ -239,7 +239,8 @@ def test_restart_anywhere_changes_no_incident(
     before = run_live(batches[:restart])
     stored = [msgspec.json.decode(msgspec.json.encode(incident), type=Incident) for incident in before.values()]
     resumed = engine()
-    resumed.resume(stored, [observation for batch in batches[:restart] for observation in batch])
+    resumed.restore(batches[:restart])
+    resumed.resume(stored)
     after = before | run_live(batches[restart:], resumed)
     compared = current if max(delays) <= PROMPT_MS else without_ids
     assert compared(after.values()) == compared(run_live(batches).values())
@@ -259,7 +260,8 @@ def test_check_requests_survive_late_facts_and_restarts(
     restart = len(batches) * percent // 100
     before = run_live(batches[:restart], interrupted := engine())
     resumed = engine()
-    resumed.resume(before.values(), [observation for batch in batches[:restart] for observation in batch])
+    resumed.restore(batches[:restart])
+    resumed.resume(before.values())
     assert resumed.check_requests == interrupted.check_requests
     run_live(batches[restart:], resumed)
     event(f"requested: {', '.join(sorted({request.check for request in expected.check_requests}))}")

@@ -16,7 +16,7 @@ from agent.model.batches import Chunk, Integers, ObservationBatch, Part
 from agent.model.observations import KINDS
 from agent.model.observations.base import Observation
 from agent.storage.journal.batch_rows import BATCHES, from_arrow
-from agent.storage.journal.clock_steps import date_back, read_steps
+from agent.storage.journal.clock_steps import ClockStep, date_back, read_steps
 from agent.storage.journal.columns import MISFITS, Columns
 from agent.storage.journal.places import Place, find_segments
 from agent.storage.journal.segments import DAY_MS, FOREVER, UNREADABLE, Segment, Unreadable, batches
@@ -103,22 +103,35 @@ def chunks(place: Place, unreadable: Unreadable = warn) -> Iterator[Chunk]:
     cannot be read is passed to `unreadable` and skipped.
     """
     journals = groupby(find_segments(place, COLUMNS), attrgetter("journal"))
-    return chain.from_iterable(_chunks(list(of_journal), unreadable) for _, of_journal in journals)
+    return chain.from_iterable(_dated_chunks(list(of_journal), unreadable) for _, of_journal in journals)
 
 
-class _Positioned(NamedTuple):
-    """Observations of one kind, and their positions."""
+def positioned_chunks(place: Place, since: int, unreadable: Unreadable = warn) -> Iterator[Sequence["Positioned"]]:
+    """Return observations since about that time (ms) as `chunks` does, with positions, and dated as they were taken."""
+    segments = find_segments(place, COLUMNS, range(since // DAY_MS, (FOREVER - 1) // DAY_MS + 1))
+    journals = groupby(segments, attrgetter("journal"))
+    return chain.from_iterable(_chunks(list(of_journal), unreadable, since) for _, of_journal in journals)
+
+
+class Positioned(NamedTuple):
+    """Observations of one kind, and their positions, both in order."""
 
     positions: Integers
     part: Part
 
 
-def _chunks(segments: Sequence[Segment], unreadable: Unreadable) -> Iterator[Chunk]:
+def _dated_chunks(segments: Sequence[Segment], unreadable: Unreadable) -> Iterator[Chunk]:
     ticks = (segment for segment in segments if segment.kind == "tick")
     steps = read_steps(batch for _, batch in _batches(ticks, -FOREVER, FOREVER, lambda *_: None))
+    for chunk in _chunks(segments, unreadable, -FOREVER, steps):
+        yield [part for _, part in chunk]
 
-    def blocks_of(lane: Iterable[Segment]) -> Iterator[list[_Positioned]]:
-        for segment, batch in _batches(lane, -FOREVER, FOREVER, unreadable):
+
+def _chunks(
+    segments: Sequence[Segment], unreadable: Unreadable, since: int, steps: Sequence[ClockStep] = ()
+) -> Iterator[Sequence[Positioned]]:
+    def blocks_of(lane: Iterable[Segment]) -> Iterator[list[Positioned]]:
+        for segment, batch in _batches(lane, since, FOREVER, unreadable):
             if block := _block(segment, date_back(batch, steps), unreadable):
                 yield block
 
@@ -126,22 +139,22 @@ def _chunks(segments: Sequence[Segment], unreadable: Unreadable) -> Iterator[Chu
     blocks = {number: block for number, lane in enumerate(lanes) if (block := next(lane, []))}
     while blocks:
         until = _end_of_chunk(blocks.values())
-        chunk: list[Part] = []
+        chunk: list[Positioned] = []
         for number, block in list(blocks.items()):
             rest = []
             for positions, part in block:
                 count = len(positions) if positions[-1] <= until else int(positions.searchsorted(until, "right"))
                 if count:
-                    chunk.append(_rows(part, slice(count)))
+                    chunk.append(Positioned(positions[:count], rows_of(part, slice(count))))
                 if count < len(positions):
-                    rest.append(_Positioned(positions[count:], _rows(part, slice(count, None))))
+                    rest.append(Positioned(positions[count:], rows_of(part, slice(count, None))))
             blocks[number] = rest or next(lanes[number], [])
             if not blocks[number]:
                 del blocks[number]
         yield chunk
 
 
-def _end_of_chunk(blocks: Collection[list[_Positioned]]) -> int:
+def _end_of_chunk(blocks: Collection[list[Positioned]]) -> int:
     """Return the position up to which all has been read, and a kind is in one block only: its rows stay in order.
 
     Dates are written to files of their own, and the first rows of a date may come before the last ones of another.
@@ -157,21 +170,22 @@ def _kind(part: Part) -> type[Observation]:
     return part.kind if isinstance(part, ObservationBatch) else type(part[0])
 
 
-def _rows(part: Part, rows: slice) -> Part:
+def rows_of(part: Part, rows: slice) -> Part:
+    """Return these rows."""
     return part.select(rows) if isinstance(part, ObservationBatch) else part[rows]
 
 
-def _block(segment: Segment, batch: pa.RecordBatch, unreadable: Unreadable) -> list[_Positioned]:
+def _block(segment: Segment, batch: pa.RecordBatch, unreadable: Unreadable) -> list[Positioned]:
     """Return a batch of a kind; its clusters apart where in columns."""
     kind = BATCHES.get(segment.kind)
     if kind is not None and batch.num_rows:
         try:
-            return [_Positioned(*found) for found in from_arrow(kind, batch)]
+            return [Positioned(*found) for found in from_arrow(kind, batch)]
         except MISFITS:
             pass  # row by row, those that can be read
     rows = list(_readable_rows(segment, batch, unreadable))
     positions = np.array([position for position, _ in rows], np.int64)
-    return [_Positioned(positions, [observation for _, observation in rows])] if rows else []
+    return [Positioned(positions, [observation for _, observation in rows])] if rows else []
 
 
 def last_at(place: Place, until: int = FOREVER) -> int | None:
