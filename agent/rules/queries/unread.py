@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from agent.engine.condition_rule import intervals_where
 from agent.engine.facts import Facts
 from agent.engine.history import FINALIZATION_MS, LONG_AGO, History
@@ -123,8 +125,16 @@ def _reports(facts: Facts, series: tuple[str, str, str, int]) -> list[History[An
 
 
 def remembered(history: History[LogOffsets]) -> list[LogOffsets]:
-    """Return all readings of a log that are still known, oldest first: sparser, the older."""
-    return [*history.older, *history.changes]
+    """Return all readings of a log that are still known, oldest first: sparser, the older.
+
+    Where others have been thinned out, the log may have changed at any time since the reading before.
+    """
+    if not history.older:
+        return [*history.changes]
+    readings = [*history.older, *history.changes]
+    for index in range(len(history.older), 0, -1):
+        readings[index] = replace(readings[index], since=readings[index - 1].at)
+    return readings
 
 
 def log_end_at(history: History[LogOffsets], at: int) -> float | None:
