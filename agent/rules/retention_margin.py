@@ -1,5 +1,6 @@
 """retention_margin: the records that a group reads next will soon be deleted."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import ClassVar
@@ -20,6 +21,7 @@ from agent.rules.queries.retention import MIN_AGE_MS, Margin, find_margin, may_h
 from agent.rules.queries.unread import (
     first_not_final,
     last_moves,
+    log_end_at,
     longest_interval,
     read_until,
     remembered,
@@ -88,7 +90,8 @@ class RetentionMargin(GroupRule):
         if settings is not None and settings.retention_ms > 0:
             # Between two readings the record may have been written before the second: look somewhat earlier.
             age = settings.retention_ms - 2 * self._limit(settings.retention_ms)
-            is_old = was_written_by(log, offset, facts.now - age)
+            log_end = log_end_at(log, facts.now - age)
+            is_old = log_end is not None and log_end > offset
         is_near = last.log_start <= offset <= last.log_start + (last.log_end - last.log_start) / _SHARE
         if not is_old and not (is_near and may_have_speed(settings, log)):
             return ()
@@ -100,11 +103,11 @@ class RetentionMargin(GroupRule):
     def _endangered_below(self, facts: Facts, partition: tuple[str, str, int]) -> int:
         """Return an offset from which on no unread record is old enough for `revisit`."""
         settings = facts.history(TopicSettings, *partition[:2]).last
-        old = LONG_AGO
+        log, old, near = facts.history(LogOffsets, *partition), LONG_AGO, LONG_AGO
         if settings is not None and settings.retention_ms > 0:
             age = settings.retention_ms - 2 * self._limit(settings.retention_ms)
-            old = written_by(facts, facts.now - age, partition)
-        log, near = facts.history(LogOffsets, *partition), LONG_AGO
+            log_end = log_end_at(log, facts.now - age)
+            old = LONG_AGO if log_end is None else math.ceil(log_end)
         if log.last is not None and may_have_speed(settings, log):
             near = log.last.log_start + (log.last.log_end - log.last.log_start) // _SHARE + 1
         return min(max(old, near), written_by(facts, facts.now - MIN_AGE_MS, partition))

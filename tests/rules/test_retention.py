@@ -1,9 +1,13 @@
 """Retention of a week: readings of the log are thinned out to one in 17 hours until then."""
 
+import pytest
+
 from agent.engine.facts import Facts
+from agent.engine.ordinary import SeriesAtRest
 from agent.engine.rule import Scope
-from agent.model.observations.kafka import LogOffsets, Member, TopicSettings
-from agent.rules.queries.unread import first_unread, remembered
+from agent.model.observations.kafka import Commit, LogOffsets, Member, TopicSettings
+from agent.rules.queries.unread import first_unread, log_end_at, remembered
+from agent.rules.retention_margin import RetentionMargin
 from agent.rules.retention_overrun import RetentionOverrun
 from tests.builders import CLUSTER, after, commit, group_state
 
@@ -55,3 +59,27 @@ def test_a_record_may_have_been_written_since_the_last_reading_that_is_known() -
         begin, end = first_unread(remembered(log), offset) or (None, 0)
         assert begin is not None
         assert begin <= after(offset) < end
+
+
+def test_thinned_out_readings_are_interpolated() -> None:
+    log = facts_of(hours=160).history(LogOffsets, CLUSTER, "t", 0)
+    ends = [log_end_at(log, after(second)) for second in range(0, 170 * HOUR, 5 * HOUR + 7)]
+    assert ends == pytest.approx(range(0, 170 * HOUR, 5 * HOUR + 7))
+    assert log_end_at(log, after(-1)) is None
+
+
+@pytest.mark.parametrize(("hours", "is_late"), [(163.5, False), (164.5, True), (167, True)])
+def test_the_warning_comes_four_hours_before_records_are_deleted(hours: float, *, is_late: bool) -> None:
+    rule, facts = RetentionMargin(), facts_of(hours)
+    history = facts.history(Commit, CLUSTER, "g", "t", 0)
+    assert list(rule.revisit(history, facts)) == [SCOPE]
+    due = [finding.current["deleted_from"] - after(10 * HOUR + WEEK) for finding in rule.detect(SCOPE, facts)]
+    assert due == ([pytest.approx(0, abs=2_000)] if is_late else [])
+
+
+@pytest.mark.parametrize(("hours", "is_ignored"), [(150, True), (164.5, False)])
+def test_a_series_in_columns_is_looked_into_in_time(hours: float, *, is_ignored: bool) -> None:
+    facts = facts_of(hours)
+    facts.close(facts.history(Commit, CLUSTER, "g", "t", 0))
+    series = SeriesAtRest(facts.commits, facts.commits.used(), facts.now)
+    assert bool(RetentionMargin().ignores_series(series, facts).all()) is is_ignored

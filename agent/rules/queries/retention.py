@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from agent.engine.history import History
 from agent.model.observations.kafka import LogOffsets, TopicSettings
-from agent.rules.queries.unread import MARKER, first_unread
+from agent.rules.queries.unread import MARKER, first_unread, written_at
 
 MIN_AGE_MS = 600_000
 """Younger records are not about to be deleted, unless a reader deletes what it has read, as Kafka Streams does."""
@@ -18,6 +18,7 @@ _ADVANCES = 3
 class Margin(NamedTuple):
     """When the next record to read may be deleted, and for how long records are kept, ms.
 
+    When that record was written days ago is estimated: readings of the log are thinned out by then.
     is_bound: whether it may be deleted earlier: the record was there when its log was first read.
     """
 
@@ -38,8 +39,9 @@ def find_margin(settings: TopicSettings | None, readings: list[LogOffsets], offs
         return None
     margins: list[Margin] = []
     if settings is not None and settings.retention_ms > 0 and "delete" in settings.cleanup_policy:
-        after, before = unread
-        margins.append(Margin((after or before) + settings.retention_ms, settings.retention_ms, after is None))
+        written = written_at(known, offset + MARKER)
+        if written is not None:
+            margins.append(Margin(written[0] + settings.retention_ms, settings.retention_ms, is_bound=written[1]))
     if settings is None or settings.retention_bytes > 0:
         margins += _by_speed(known, offset, at)
     return min(margins, default=None)

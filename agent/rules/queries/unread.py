@@ -2,7 +2,6 @@
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from operator import attrgetter
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -139,14 +138,20 @@ def remembered(history: History[LogOffsets]) -> list[LogOffsets]:
 
 def log_end_at(history: History[LogOffsets], at: int) -> float | None:
     """Return the log end offset at that moment, interpolated between readings; None before the first."""
-    is_thinned = not history.changes or history.changes[0].at > at
-    readings = remembered(history) if is_thinned else history.changes
-    index = bisect_right(readings, at, key=attrgetter("at")) if is_thinned else history.count_until(at)
-    if index in (0, len(readings)):
-        return readings[-1].log_end if index else None
-    before, after = readings[index - 1], readings[index]
-    # What was last read before `after` may have been thinned out since.
-    begin = before.at if is_thinned or after.since is None else after.start
+    changes, older = history.changes, history.older
+    index = history.count_until(at)
+    if index == len(changes):
+        return changes[-1].log_end if changes else None
+    after = changes[index]
+    if index:
+        before = changes[index - 1]
+        begin = before.at if after.since is None else after.start
+    else:  # what was last read before `after` may have been thinned out since
+        index = older.bisect(at, bisect_right) if older else 0
+        if not older or not index:
+            return None
+        before = older[index - 1]
+        after, begin = older[index] if index < len(older) else after, before.at
     share = max(at - begin, 0) / max(after.at - begin, 1)
     return before.log_end + (after.log_end - before.log_end) * share
 
@@ -156,15 +161,40 @@ def first_unread(readings: list[LogOffsets], offset: int) -> tuple[int | None, i
 
     The first moment is None if no reading reaches that far back. None if the log has not reached beyond the offset.
     """
+    around = _readings_around(readings, offset)
+    if around is None:
+        return None
+    below, after = around
+    if below is None:
+        return None, after.at
+    return (after.start if after.since is not None else below.at), after.at
+
+
+def written_at(readings: list[LogOffsets], offset: int) -> tuple[float, bool] | None:
+    """Return about when the record at the offset was written, ms, and whether it may have been any time before that.
+
+    Interpolated between two readings, which are far apart where others have been thinned out. None if the log has not
+    reached beyond the offset.
+    """
+    around = _readings_around(readings, offset)
+    if around is None:
+        return None
+    below, after = around
+    if below is None:
+        return after.at, True
+    if after.since is None:
+        return below.at, False
+    share = (offset - below.log_end) / (after.log_end - below.log_end)
+    return after.start + share * (after.at - after.start), False
+
+
+def _readings_around(readings: list[LogOffsets], offset: int) -> tuple[LogOffsets | None, LogOffsets] | None:
+    """Return the last reading of a log that ended at or below the offset, None if none did, and the one after it."""
     # A log end may have decreased in between (a truncation): only what followed is about this record.
     last_below = next((index for index in range(len(readings) - 1, -1, -1) if readings[index].log_end <= offset), -1)
     if last_below + 1 >= len(readings):
         return None
-    below = readings[last_below] if last_below >= 0 else None
-    after = readings[last_below + 1]
-    if below is None:
-        return None, after.at
-    return (after.start if after.since is not None else below.at), after.at
+    return (readings[last_below] if last_below >= 0 else None), readings[last_below + 1]
 
 
 def last_moves(history: History[Commit], at: int) -> list[Commit]:
