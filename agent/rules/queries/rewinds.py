@@ -137,16 +137,28 @@ def find_reset_label(
 
 
 def find_truncation(facts: Facts, move: Move) -> Truncation | None:
-    """Return the truncation of the log, to the lowest offset, that the move may be due to, or None."""
+    """Return the truncation of the log, to the lowest offset, that the move may be due to, or None.
+
+    A reader may commit what it had fetched until it finds itself out of range: then it has read what was truncated
+    before its highest reading.
+    """
     before, after = move
     truncations = (
         truncation
         for truncation in find_truncations(facts, move.partition)
         if truncation.after.log_end < (before.offset or 0)
-        and before.at <= truncation.after.at <= after.at + LATENESS_MS
+        and truncation.after.at <= after.at + LATENESS_MS
         and truncation.before.at <= after.at
+        and (before.at <= truncation.after.at or _was_beyond_end(facts, before, truncation.after.at))
     )
     return min(truncations, key=lambda truncation: truncation.after.log_end, default=None)
+
+
+def _was_beyond_end(facts: Facts, reading: Offset, begin: int) -> bool:
+    """Return whether the log is known not to have reached the reader's offset from `begin` until after the reading."""
+    log = facts.history(LogOffsets, reading.cluster, reading.topic, reading.partition)
+    known = [*log.between(begin - 1, reading.at), *log.after(reading.at)[:1]]
+    return log.confirmed > reading.at and all(offsets.log_end < (reading.offset or 0) for offsets in known)
 
 
 def find_later(facts: Facts, move: Move) -> Offset | None:
