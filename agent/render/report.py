@@ -8,7 +8,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agent.engine.impact_and_root_cause import root_cause_broker, worst_first
+from agent.engine.impact_and_root_cause import root_cause_broker, total_impact, worst_first
 from agent.model.check_protocol import TASKS
 from agent.model.findings import Finding, Incident, Records, Severity, Status, reader
 from agent.model.matchers import Silence
@@ -273,12 +273,16 @@ def _paragraph(incident: Incident, effects: list[Finding], events: list[Statemen
     if not effects:
         return ""
     rank = {finding.key: number for number, finding in reversed(list(enumerate(effects)))}
-    of_effects = [event for event in events if event.finding.key in rank]
-    worst = min(of_effects or events, key=lambda event: rank.get(event.finding.key, len(rank)))
+
+    def rank_of(event: Statement) -> int:
+        return min(rank.get(finding.key, len(rank)) for finding in (event.finding, *event.others))
+
+    of_effects = [event for event in events if rank_of(event) < len(rank)]
+    worst = min(of_effects or events, key=rank_of)
     alike = [event for event in of_effects if event.finding.rule == worst.finding.rule]
     sentences = [_sentence(rule_of(worst.finding).describe(worst.finding, day))]
     if len(alike) > 1:
-        total = sum((event.finding.records for event in alike), Records())
+        total = total_impact(event.finding for event in alike)
         impact = describe_records(total, bounded=any(is_bounded(event.finding) for event in alike))
         sentences.append(_sentence(f"Affected in all: {_extent(alike)}{f': {impact}' if impact else ''}"))
     elif worst.finding.records == Records() and incident.records != Records():

@@ -226,6 +226,38 @@ def test_two_hundred_partitions_fit_the_message() -> None:
     assert len(rendered.lines()) < 20
 
 
+def _lost(rule: str, seconds: int, before: dict[str, int], log_end: int, **more: Any) -> Finding:
+    return Finding(
+        rule=rule,
+        kind=rule,
+        severity=Severity.WARNING,
+        at=samples.at(f"23:25:{seconds}.0"),
+        since=samples.at(f"23:25:{seconds - 1}.0"),
+        subject={"cluster": "main", "topic": "topic-124", "partition": 8, **more},
+        detail=f"lost after {log_end}",
+        previous=before,
+        current={"log_end": log_end},
+        records=Records(lost=sum(before.values()) - log_end),
+    )
+
+
+def test_records_that_a_reader_goes_on_to_commit_beyond_the_log_end_are_counted_once() -> None:
+    beyond = [
+        _lost("beyond_end", second, {"offset": 12_000 + 100 * second}, 11_000, group="flink-job")
+        for second in (20, 22, 24)
+    ]
+    paragraph = report(samples.incident(causes=(), findings=tuple(beyond))).paragraph
+    assert paragraph.endswith("Affected in all: topic-124[8]: 3,400+ records lost.")
+
+
+def test_an_effect_is_described_first_even_if_a_cause_describes_it_better() -> None:
+    election = samples.leader_change(8, 2005, 2011, "23:25:14.0")
+    truncated = _lost("log_truncated", 20, {"log_end": 14_000}, 11_000)
+    beyond = _lost("beyond_end", 20, {"offset": 12_500}, 11_000, group="flink-job")
+    paragraph = report(samples.incident(causes=(election, truncated), findings=(beyond,))).paragraph
+    assert paragraph.startswith("lost after 11000")
+
+
 def test_a_merged_incident_points_to_the_other() -> None:
     rendered = report(samples.incident(merged_into="INC-B00257"))
     assert "(MERGED)" in rendered.headline
