@@ -393,7 +393,8 @@ def _find_stable_growth(facts: Facts, partition: tuple[str, str, int], offset: i
     stable = [*([] if last is None else [last]), *history.after(grown.at)]
     if not stable:
         return grown.seen
-    return next((max(grown.seen, reading.seen) for reading in stable if reading.offset > offset), None)
+    may_read = (reading for reading in stable if reading.offset > offset or not reading.held_back)
+    return next((max(grown.seen, reading.seen) for reading in may_read), None)
 
 
 def _find_end_of_rebalances(facts: Facts, scope: Scope, since: int, wait: int) -> int:

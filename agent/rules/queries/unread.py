@@ -215,9 +215,12 @@ def longest_interval(commits: list[Commit]) -> int:
 
 
 def is_waiting_for_transaction(facts: Facts, partition: tuple[str, str, int], offset: int, at: int) -> bool:
-    """Return whether a read_committed consumer has nothing to read: a transaction is open at the offset."""
+    """Return whether a read_committed consumer has nothing to read: a transaction is open at the offset.
+
+    Once the transaction has ended, last stable offsets are not observed until the next one stands still.
+    """
     stable = facts.history(LastStableOffset, *partition).as_of(at)
-    return stable is not None and stable.offset <= offset
+    return stable is not None and stable.held_back and stable.offset <= offset
 
 
 def reads_partition(state: GroupState, topic: str, partition: int) -> bool:
