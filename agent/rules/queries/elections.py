@@ -5,11 +5,12 @@ from itertools import islice, pairwise
 from operator import attrgetter
 
 from agent.engine.facts import Facts
+from agent.engine.history import LATENESS_MS
 from agent.engine.rule import ELECTION, CauseCheck
-from agent.model.observations.kafka import Commit, LogOffsets, PartitionState
+from agent.model.observations.kafka import ClusterSettings, Commit, LogOffsets, PartitionState
 from agent.model.text import day_of, instant
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, has_unclean_election, is_recreated, leader_of
-from agent.rules.queries.rewinds import Move, find_decreases, find_later, find_truncation
+from agent.rules.queries.rewinds import Move, Offset, find_decreases, find_later, find_truncation
 from agent.rules.queries.unread import log_end_at
 
 _RECENT_MS = 600_000
@@ -20,6 +21,9 @@ _REPEATED_MS = 3_600_000
 
 _OTHERS = 12
 """How many of a group's partitions are looked at for what they have in common."""
+
+_BY_DURATION_VERSION = 4
+"""The major Kafka version that introduced auto.offset.reset=by_duration (KIP-1106)."""
 
 _SURGE = 5
 """How many times faster than its pace since a reader may have been at first, or the log may have grown."""
@@ -32,7 +36,8 @@ def check_election(facts: Facts, move: Move, log_start: int | None, min_records:
     Kafka 2.1, to the divergence point of a truncated log. A reader that had rewound before the leader changed, and has
     not caught up since, may be reset again for the same reason; one that rewinds on other partitions as well has a
     reason that they share. Nothing if the log was truncated, or if the pace of the
-    reader or of the log is unknown. log_start: at the move. A reset by_duration (KIP-1106) is not distinguished.
+    reader or of the log is unknown. log_start: at the move. Since Kafka 4.0 auto.offset.reset may also be by_duration
+    (KIP-1106), which leads anywhere: then it remains possible.
     """
     before, after = move
     begin = after.start - _RECENT_MS
@@ -66,7 +71,11 @@ def check_election(facts: Facts, move: Move, log_start: int | None, min_records:
         return
     written = (ends[1] or 0) - (ends[0] or 0)
     if new - log_start > _SURGE * read + min_records and old - new > _SURGE * written + min_records:
-        yield CauseCheck(ELECTION, evidence=f"at {new:,} it was far from the log start {log_start:,} and the log end")
+        far = f"at {new:,} it was far from the log start {log_start:,} and the log end"
+        if _may_reset_by_duration(facts, after):
+            yield CauseCheck(ELECTION, doubt=f"only with auto.offset.reset=by_duration: {far}")
+        else:
+            yield CauseCheck(ELECTION, evidence=far)
 
 
 def _last_election(facts: Facts, move: Move, begin: int) -> int | None:
@@ -80,6 +89,13 @@ def _last_election(facts: Facts, move: Move, begin: int) -> int | None:
 
 def _term(state: PartitionState) -> tuple[int | None, int | None]:
     return leader_of(state), state.leader_epoch
+
+
+def _may_reset_by_duration(facts: Facts, after: Offset) -> bool:
+    """Return whether consumers of the cluster may be reset by_duration, if its version is known."""
+    settings = facts.history(ClusterSettings, after.cluster).as_of(after.at + LATENESS_MS)
+    major = "" if settings is None else (settings.version or "").partition(".")[0]
+    return major.isdecimal() and int(major) >= _BY_DURATION_VERSION
 
 
 def _find_rewind_elsewhere(facts: Facts, move: Move, begin: int, min_records: int) -> Commit | None:
