@@ -29,7 +29,7 @@ from agent.rules.queries.late_commits import is_reordered, order_known_at
 from agent.rules.queries.operators import is_moved_by_operator, is_small_step_without_members, operator_known_at
 from agent.rules.queries.partitions import Truncation, is_recreated
 from agent.rules.queries.positions import log_start_of
-from agent.rules.queries.restores import RestoreContext, find_restore_context, find_restores_behind
+from agent.rules.queries.restores import RestoreContext, find_restore_context, find_restores_behind, has_members
 from agent.rules.queries.rewinds import (
     Move,
     Offset,
@@ -248,6 +248,8 @@ class OffsetRewind(GroupRule):
         for group in groups_of(facts, *scope.in_partition) if scope.job is not None else ():
             commits = facts.history(Commit, scope.cluster, group, *scope.in_partition[1:])
             for high, low in find_decreases(commits, lambda before: self._least(before, facts)):
+                if isinstance(low, Commit) and has_members(facts, low):
+                    continue  # Flink commits for groups without members
                 if low.start <= after.at + LATENESS_MS and before.at - LATENESS_MS <= low.at and high.at <= after.at:
                     yield Move(high, low)
 

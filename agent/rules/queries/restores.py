@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from agent.engine.facts import Facts
 from agent.engine.history import LATENESS_MS
 from agent.model.observations.flink import Checkpoints, Position
-from agent.model.observations.kafka import Commit
+from agent.model.observations.kafka import Commit, GroupState
 from agent.rules.queries.partitions import CLOCK_SLACK_MS
 
 
@@ -26,8 +26,11 @@ def find_restores_behind(facts: Facts, before: Commit | Position, after: Commit 
     Each as JSON fields of a finding: `cluster` (Flink's), `job` and `restored_at`.
 
     A savepoint or an older checkpoint may hold any older offset. The last completed checkpoint holds the offsets that
-    Flink committed when it completed: restoring it moves a position to these, and no committed offset at all.
+    Flink committed when it completed: restoring it moves a position to these, and no committed offset at all. Nor that
+    of a group with members: Flink commits for groups that have none.
     """
+    if isinstance(after, Commit) and has_members(facts, after):
+        return []
     restores: list[dict[str, Any]] = []
     new, committed = after.offset or 0, before.committed if isinstance(before, Position) else None
     reader = (after.flink, after.job) if isinstance(after, Position) else None
@@ -44,6 +47,12 @@ def find_restores_behind(facts: Facts, before: Commit | Position, after: Commit 
                 restores.append({"cluster": checkpoints.cluster, "job": job, "restored_at": restored_at})
                 break
     return restores
+
+
+def has_members(facts: Facts, commit: Commit) -> bool:
+    """Return whether the group had members when the commit was made."""
+    state = facts.history(GroupState, commit.cluster, commit.group).as_of(commit.at)
+    return state is not None and bool(state.members)
 
 
 def find_restore_context(facts: Facts, partition: tuple[str, str, int], begin: int, end: int) -> RestoreContext | None:
