@@ -13,7 +13,7 @@ from agent.daemon.loops import Progress
 from agent.daemon.pipeline import Pipeline
 from agent.daemon.status import CheckRuns, Parts, StatusReader
 from agent.engine.engine import Engine
-from agent.model.observations.base import Observation
+from agent.model.observations.base import Observation, Tick
 from agent.notify.console import Console
 from agent.notify.dispatcher import Dispatcher
 from agent.sources.logs.source import LogSource
@@ -58,7 +58,11 @@ def running(directory: Path, observations: Iterable[Observation] = ()) -> Iterat
         parts = Parts(
             directory, [source], pipeline, {"console": dispatcher}, checks, health, progress, list(settings.rules)
         )
-        pipeline.take(list(observations))
+        evaluated = list(observations)
+        pipeline.take(evaluated)
+        if evaluated:  # as an agent that has been suspended since: the time until now is not evaluated minute by minute
+            stopped = max(observation.seen for observation in evaluated)
+            pipeline.take([Tick(at=stopped), Tick(at=stopped + 1_000)])
         pipeline.start()
         stack.callback(pipeline.close, 10)
         dispatcher.start()

@@ -355,7 +355,7 @@ def test_batch_that_fails_does_not_end_the_pipeline(tmp_path: Path) -> None:
     with opened(tmp_path) as (pipeline, store, _):
         pipeline.start()
         pipeline._inputs.put([None])  # type: ignore[list-item]
-        pipeline.put(RESET)
+        pipeline.put([*RESET, Tick(at=at(31)), Tick(at=at(32))])
         wait_until(store.incidents, "the incident", 60)
         assert pipeline.close(10)
         assert pipeline.failure is None
@@ -442,7 +442,7 @@ def test_incident_closed_before_the_retention_is_deleted(
     day, monotonic = 86_400, monotonic_ms()
     with opened(tmp_path) as (pipeline, store, _):
         pipeline.take([*RESET, committed(200, 12_000), committed(202, 12_100)])
-        pipeline.take([Tick(at=at(day))])
+        pipeline.take([Tick(at=at(day - 1)), Tick(at=at(day))])
         pipeline.take([Tick(at=at(32 * day))])
         assert {incident.status for incident in store.incidents()} == {Status.CLOSED}
     with delivering(tmp_path, slack):
@@ -456,7 +456,7 @@ def test_incident_closed_before_the_retention_is_deleted(
 
 def test_nothing_is_removed_by_a_clock_that_is_ahead_at_the_start(tmp_path: Path) -> None:
     with opened(tmp_path) as (pipeline, _, _):
-        pipeline.take([*RESET, Tick(at=at(300))])
+        pipeline.take([*RESET, Tick(at=at(299)), Tick(at=at(300))])
     with opened(tmp_path) as (pipeline, _, _):
         pipeline.take([Tick(at=at(32 * 86_400))])
     assert [observation for _, observation in entries(tmp_path / "journal")][: len(RESET)] == RESET
