@@ -40,7 +40,8 @@ class EarlierRun:
                     before.append(self._without_ahead(rows_of(part, slice(count))))
                 if count < len(positions):
                     rest.append(rows_of(part, slice(count, None)))
-            self._rest.append(rest)
+            if rest:
+                self._rest.append(rest)
             for batch in seconds_of(part for part in before if part):
                 self.newest = max(self.newest, last_seen(batch))
                 yield batch
