@@ -33,7 +33,7 @@ from agent.config.settings import Settings
 from agent.engine.check_rule import CheckInput
 from agent.model.exit_status import FAILED, FOUND, WRONG
 from agent.model.findings import Finding
-from agent.model.text import count, place
+from agent.model.text import count, place, visible
 from agent.model.times import rfc3339
 from agent.rules import CHECKS
 
@@ -188,7 +188,8 @@ def _describe(finding: Finding) -> str:
     notes += finding.labels
     where = f"{place(subject)}{on}: "
     where = "" if finding.detail.startswith(where) else where
-    return f"{finding.severity.upper():<8}  {where}{finding.detail}\n          {' · '.join(notes)}"
+    first = f"{finding.severity.upper():<8}  {where}{finding.detail}"
+    return f"{visible(first)}\n          {visible(' · '.join(notes))}"
 
 
 def _failure(name: str, outcome: Outcome) -> str:

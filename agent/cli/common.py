@@ -51,7 +51,8 @@ def config_path(config: Path | None) -> Path:
     """Return the path of the configuration to read."""
     if config is not None:
         return config
-    return Path("rules.toml") if Path("rules.toml").exists() else shipped()
+    exists = os.path.exists("rules.toml")  # noqa: PTH110 - False in a closed folder, where Path raises
+    return Path("rules.toml") if exists else shipped()
 
 
 def silence_logs() -> None:
@@ -93,13 +94,14 @@ def _load_in_spite_of_mistakes(config: Path | None) -> Settings:
         return load_config(config, need_clusters=False)
     except SettingsError as error:
         path = config_path(config)
-        if not path.is_file():
+        if not os.path.isfile(path):  # noqa: PTH113 - as above
             fail(WRONG, str(error))
         for problem in error.problems:
             click.echo(f"warning: {problem}", err=True)
+        click.echo(f"warning: until then, clusters, rules and silences of {path} are unknown here", err=True)
         found = _STATE_DIRECTORY.search(path.read_text(encoding="utf-8", errors="replace"))
         overrides = {} if found is None else {"agent": {"state_directory": found["path"]}}
-        return load(shipped(), need_clusters=False, overrides=overrides)
+        return load(shipped(), need_clusters=False, overrides=overrides)._replace(is_substitute=True)
 
 
 def parsed_by(parse: Callable[[str], int]) -> Callable[[click.Context, click.Parameter, str | None], int | None]:

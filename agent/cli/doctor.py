@@ -312,7 +312,7 @@ def probe_archive(archive: "Archive") -> None:
 
 def _examine_state(directory: Path) -> Verdict:
     """Return whether the state directory can be written, and how much space it has."""
-    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    existing = next(path for path in (directory, *directory.absolute().parents) if os.path.lexists(path))
     try:
         with tempfile.TemporaryFile(dir=existing):
             free = shutil.disk_usage(existing).free

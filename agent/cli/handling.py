@@ -8,6 +8,7 @@ from agent.cli.common import EPILOG, config_option, fail, load_for_state
 from agent.cli.stored import author_option, find_incident, open_store
 from agent.clock import now_ms
 from agent.model.exit_status import WRONG
+from agent.model.text import visible
 from agent.storage import operators
 
 
@@ -28,7 +29,7 @@ def ack_command(config: Path | None, incident_id: str, comment: str, author: str
             operators.acknowledge(store, incident, by=author, now=now_ms(), comment=comment)
         except operators.UndecidableError as error:
             fail(WRONG, str(error))
-    click.echo(f"{incident.id} acknowledged by {author}: {incident.title}")
+    click.echo(visible(f"{incident.id} acknowledged by {author}: {incident.title}"))
 
 
 @click.command("close", epilog=EPILOG)
@@ -50,4 +51,4 @@ def close_command(config: Path | None, incident_id: str, reason: str, author: st
             operators.close(store, incident, by=author, now=now_ms(), reason=reason)
         except operators.UndecidableError as error:
             fail(WRONG, str(error))
-    click.echo(f"{incident.id} closed by {author}: {incident.title}")
+    click.echo(visible(f"{incident.id} closed by {author}: {incident.title}"))

@@ -20,7 +20,7 @@ from agent.model.config_types import duration
 from agent.model.exit_status import FOUND
 from agent.model.findings import Incident, Severity, Status, incident_json, reader
 from agent.model.matchers import Silence, find_silence
-from agent.model.text import instant
+from agent.model.text import instant, visible
 from agent.model.times import rfc3339, second
 from agent.render.report import report
 from agent.storage.incidents import IncidentStore
@@ -75,7 +75,7 @@ def show_command(of_group: Path | None, config: Path | None, incident_id: str) -
         incident, now = find_incident(store, incident_id), now_ms()
         silence = find_silence(incident, active_silences(settings, store, now))
         for line in _shown(incident, silence, store):
-            click.echo(line)
+            click.echo(visible(line))
 
 
 def _watch(listed: Callable[[], list[str]]) -> None:
@@ -129,7 +129,7 @@ def _is_about(incident: Incident, pattern: str) -> bool:
 def _line(incident: Incident) -> str:
     message = report(incident)
     state = message.state if incident.merged_into is None else f"MERGED into {incident.merged_into}"
-    decided = "".join(f" · {part}" for part in _decided(incident))
+    decided = "".join(f" · {visible(part)}" for part in _decided(incident))
     began = second(incident.opened_at)
     return f"{incident.id}  {began}  {message.severity.upper():<8}  {state:<9}  {message.title}{decided}"
 
@@ -158,15 +158,15 @@ def _shown(incident: Incident, silence: Silence | None, store: IncidentStore) ->
         yield f"Silenced until {until} UTC by {silence.author} ({silence.id}): {silence.comment}"
     for heading, findings in (("Causes", incident.causes), ("Effects", incident.findings)):
         if findings:
-            yield f"\n{heading}"
+            yield from ("", heading)
             for finding in sorted(findings, key=lambda finding: finding.at):
                 first, second = describe_finding(finding, day)
                 yield f"  {first}"
                 yield f"{'':14}{second}"
     for lines in store.check_reports(incident.id):
-        yield "\nReported by a check"
+        yield from ("", "Reported by a check")
         yield from (f"  {line}" for line in lines)
-    yield "\nDeliveries"
+    yield from ("", "Deliveries")
     deliveries = store.deliveries(incident.id)
     yield from (f"  {describe_delivery(delivery, day)}" for delivery in deliveries)
     if not deliveries:

@@ -1,6 +1,11 @@
 """The command `backflow`, assembled from its subcommands."""
 
+import sys
+from io import TextIOWrapper
+from typing import Any
+
 import click
+import structlog
 
 from agent.cli.alert import test_alert_command
 from agent.cli.backtest import backtest_command
@@ -22,7 +27,20 @@ from agent.cli.spark_package import spark_package_command
 from agent.cli.status import groups_command, status_command
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}, epilog=EPILOG)
+class _Command(click.Group):
+    """The whole command: what it prints can be read by people and by programs, whatever is in it."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")  # names and arrows on a terminal that is not UTF-8
+        structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))  # `run` replaces it
+        return super().main(*args, **kwargs)
+
+
+@click.group(
+    cls=_Command, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}, epilog=EPILOG
+)
 @click.version_option(package_name="backflow")
 def main() -> None:
     """Detect data streams that move backwards, and find out why.

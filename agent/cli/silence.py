@@ -20,6 +20,7 @@ from agent.model.exit_status import FOUND, WRONG
 from agent.model.findings import Severity
 from agent.model.matchers import Matchers, Silence
 from agent.model.observations.agent import AGENT
+from agent.model.text import visible
 from agent.model.times import millis, rfc3339
 from agent.storage import operators
 
@@ -108,7 +109,7 @@ def expire_command(config: Path | None, silence_id: str) -> None:
 
 
 def _matchers(settings: Settings, given: dict[str, Sequence[str]]) -> Matchers:
-    """Return what the options select; exit if that is nothing, or a name that the configuration does not have."""
+    """Return what the options select; exit if that is nothing, or a name that is known to be none."""
     tables: dict[str, Any] = {
         f"{name}s": {"include": list(map(printable, given[name]))} for name in _PATTERNS if given[name]
     }
@@ -120,7 +121,7 @@ def _matchers(settings: Settings, given: dict[str, Sequence[str]]) -> Matchers:
     problems = [("rule", unmatched_rule(pattern, settings.kinds)) for pattern in given["rule"] if pattern]
     problems += [("cluster", unmatched("clusters", pattern, clusters)) for pattern in given["cluster"] if pattern]
     for option, problem in problems:
-        if problem:
+        if problem and not settings.is_substitute:
             fail(WRONG, f"--{option}: {problem}")
     try:
         return Matchers.model_validate_json(json.dumps(tables))
@@ -132,4 +133,4 @@ def _matchers(settings: Settings, given: dict[str, Sequence[str]]) -> Matchers:
 def _line(silence: Silence, now: int) -> str:
     """Return a silence as a line of the list."""
     until = f"{'until' if silence.ends_at > now else 'ended'} {rfc3339(silence.ends_at)[:19]}Z"
-    return f"{silence.id}  {until}  {silence.matchers}  {silence.author}: {silence.comment}"
+    return visible(f"{silence.id}  {until}  {silence.matchers}  {silence.author}: {silence.comment}")

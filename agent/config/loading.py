@@ -241,10 +241,11 @@ class _Reader:
         for table, matchers in selecting:
             for name, problem_of in checks.items():
                 filters = matchers.get(name) if isinstance(matchers, Mapping) else None
-                patterns = filters.get("include") if isinstance(filters, Mapping) else None
-                for index, pattern in enumerate(patterns if isinstance(patterns, list) else ()):
-                    if isinstance(pattern, str) and (problem := problem_of(pattern)):
-                        self._add_problem((*table, name, "include", index), problem)
+                for key in ("include", "exclude"):
+                    patterns = filters.get(key) if isinstance(filters, Mapping) else None
+                    for index, pattern in enumerate(patterns if isinstance(patterns, list) else ()):
+                        if isinstance(pattern, str) and (problem := problem_of(pattern)):
+                            self._add_problem((*table, name, key, index), problem)
 
     def _listed(self, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
         """Yield path and content of each element of the list of tables at the path."""

@@ -70,9 +70,13 @@ def trigger(schedule: str) -> CronTrigger | IntervalTrigger:
 
 def cron(expression: str, zone: tzinfo = UTC) -> CronTrigger:
     """Return the trigger of a cron expression with five fields. Raises ValueError."""
+    day, weekday = (" ".join(expression.split()[index : index + 1]) for index in (2, 4))
     # APScheduler 3 counts days of the week from Monday, cron from Sunday (APScheduler issue 286).
-    if re.search(r"(?<!/)\d", " ".join(expression.split()[4:5])):
+    if re.search(r"(?<!/)\d", weekday):
         msg = "write the days of the week as names, such as mon-fri"
+        raise ValueError(msg)
+    if day and weekday and not day.startswith("*") and not weekday.startswith("*"):
+        msg = "give days of the month or days of the week: cron means either, others both"
         raise ValueError(msg)
     return CronTrigger.from_crontab(expression, timezone=zone)
 

@@ -70,6 +70,8 @@ class Settings(NamedTuple):
     silences: tuple[ConfiguredSilence, ...] = ()
     notifications: Notifications = Notifications()
     receivers: Mapping[str, ReceiverSettings] = {}
+    is_substitute: bool = False
+    """Whether most of it is not the file's, which has mistakes."""
 
     @property
     def kinds(self) -> dict[str, str]:

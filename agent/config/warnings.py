@@ -98,7 +98,11 @@ def state_directory_problems(settings: Settings, path: Path) -> Iterator[Problem
     """Yield the problem of a state directory that cannot exist: what should be a parent of it is no directory."""
     directory = settings.agent.state_directory
     existing = next(parent for parent in (directory, *directory.absolute().parents) if os.path.lexists(parent))
-    if not existing.is_dir():
+    try:
+        is_directory = existing.is_dir()
+    except PermissionError:  # a link into what is only the agent's user's
+        is_directory = True
+    if not is_directory:
         key = ("agent", "state_directory")
         place = find_places(path.read_text(encoding="utf-8-sig")).get(key)
         message = f"cannot create {directory}: {existing} is not a directory"

@@ -122,6 +122,8 @@ class Evaluator:
     def _absorb(self, observation: Observation) -> tuple[Change, bool]:
         """Take a fact in; return what it changed, and whether a rule looks into it."""
         try:
+            if observation.is_event:
+                observation = self.facts.in_order(observation)
             change = self.facts.absorb(observation)
         except Exception as error:  # noqa: BLE001 - a defect in one observation must not hide the others
             self._set_aside(f"observations of kind {observation.subject_kind}", error)

@@ -85,6 +85,16 @@ class Facts:
         is_late = isinstance(ticks, Ticks) and ticks.are_regular and self.now > ticks.confirmed + LATENESS_MS
         return ticks.confirmed if is_late else None
 
+    def in_order(self, event: Observation) -> Observation:
+        """Return an event as not before the last one of its subject: threads do not write their lines in order."""
+        history = self._histories.get(event.subject)
+        if history is None or event.at >= history.confirmed:
+            return event
+        since = event.at if event.since is None else event.since
+        return msgspec.structs.replace(
+            event, at=history.confirmed, seen_at=max(event.seen, history.confirmed), since=since
+        )
+
     def absorb(self, observation: Observation) -> Change:
         """Take an observation in and return what it changed."""
         subject = observation.subject

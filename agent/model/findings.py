@@ -192,11 +192,19 @@ def closed_findings(incident: Incident) -> frozenset[tuple[str, str, int, Severi
 
 
 def handled(incident: Incident, handling: Handling) -> Incident:
-    """Return the incident with what operators decided: closed until it has a finding that the closure does not know."""
+    """Return the incident with what operators decided: closed until it has a new finding or one more severe."""
     closed = handling.closed
-    if closed is None or not closed_findings(incident) <= closed.findings:
+    if closed is None or not _covers(closed, incident):
         return structs.replace(incident, acknowledged=handling.acknowledged)
     return structs.replace(incident, status=Status.CLOSED, acknowledged=handling.acknowledged, closed=closed)
+
+
+def _covers(closure: Closure, incident: Incident) -> bool:
+    """Return whether the closure knows each finding, at this severity or a higher one."""
+    ranks: dict[FindingKey, int] = {}
+    for *key, severity in closure.findings:
+        ranks[tuple(key)] = max(severity.rank, ranks.get(tuple(key), 0))
+    return all(finding.severity.rank <= ranks.get(finding.key, -1) for finding in incident.causes + incident.findings)
 
 
 def _instant(at: int | None) -> str | None:

@@ -54,11 +54,17 @@ def place(subject: Mapping[str, Any]) -> str:
         partition = subject.get("partition")
         return str(subject["topic"]) if partition is None else f"{subject['topic']}[{partition}]"
     if subject.get("brokers"):
-        return f"brokers {join_names(subject['brokers'])}"
+        return broker_names(subject["brokers"])
     if subject.get("job_name") is not None:
         return f"job {subject['job_name']}"
     names = (f"{name} {subject[name]}" for name in ("broker", "group", "job", "source", "cluster") if name in subject)
     return next(names, "the cluster")
+
+
+def broker_names(brokers: Iterable[Any]) -> str:
+    """Return brokers by their ids: broker 1, brokers 1 and 2."""
+    ids = list(brokers)
+    return f"broker{'' if len(ids) == 1 else 's'} {join_names(ids)}"
 
 
 def join_names(names: Iterable[Any], conjunction: str = "and") -> str:

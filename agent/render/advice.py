@@ -1,10 +1,11 @@
 """What to do about an incident: the advice of its rules, filled in."""
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from agent.model.findings import Finding, observed_part, reader
-from agent.model.text import instant, join_names, place, span
+from agent.model.text import broker_names, instant, join_names, place, span
 from agent.render.timeline import rule_of
 
 MAX_LINES = 2
@@ -54,12 +55,14 @@ def _fields(findings: Sequence[Finding], day: str) -> dict[str, Any]:
     own = {key: finding.subject.get(key, "?") for key in rule_of(finding).scope_keys}
     return own | {
         "reader": reader(finding.subject),
+        "group_argument": shlex.quote(reader(finding.subject)),
         "place": place(finding.subject),
         "topic": finding.subject.get("topic", "the topic"),
         "job": finding.subject.get("job", "?"),
         "others": join_names(finding.current.get("others") or ["its successor"]),
         "broker": finding.subject.get("broker", "?"),
-        "brokers": join_names(finding.subject.get("brokers") or [finding.subject.get("broker", "?")]),
+        "brokers": broker_names(finding.subject.get("brokers") or [finding.subject.get("broker", "?")]),
+        "down": broker_names(finding.current.get("down") or ["?"]),
         "file": finding.subject.get("file", "the segment"),
         "graph": _graph(finding),
         "partition": finding.subject.get("partition", "?"),

@@ -62,7 +62,7 @@ class ConsumerStopped(GroupRule):
     advice: ClassVar[Mapping[str, Advice]] = {
         "": Advice(
             now="Start the consumers of {reader}; their logs tell why they stopped. If it was retired, delete the "
-            "group (kafka-consumer-groups --delete --group {reader}).",
+            "group: `kafka-consumer-groups.sh --bootstrap-server HOST:PORT --delete --group {group_argument}`.",
             only_while_open=True,
         ),
     }

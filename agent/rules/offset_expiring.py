@@ -34,8 +34,9 @@ class OffsetExpiring(GroupRule):
     is_single = True
     advice: ClassVar[Mapping[str, Advice]] = {
         "": Advice(
-            now="If {reader} is still needed, start it once before then, or note its offsets (kafka-consumer-groups "
-            "--describe --group {reader}). If not, delete the group.",
+            now="If {reader} is still needed, start it once before then, or note its offsets: "
+            "`kafka-consumer-groups.sh --bootstrap-server HOST:PORT --describe --group {group_argument}`. If not, "
+            "delete the group.",
             prevent="Raise offsets.retention.minutes above the longest pause of {reader}.",
             only_while_open=True,
         ),

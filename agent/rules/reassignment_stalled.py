@@ -12,7 +12,7 @@ from agent.engine.rule import Advice, Scope
 from agent.model.config_types import Duration
 from agent.model.findings import Finding
 from agent.model.observations.kafka import BrokerRegistration, PartitionState
-from agent.model.text import join_names
+from agent.model.text import broker_names
 from agent.model.times import clock
 from agent.rules.queries.partitions import infer_reassignments
 
@@ -28,11 +28,11 @@ class ReassignmentStalled(PartitionConditionRule):
     title = "the reassignment of {topic}[{partition}] does not finish"
     advice: ClassVar[Mapping[str, Advice]] = {
         "target_down": Advice(
-            now="Restart brokers {brokers}, or choose others: kafka-reassign-partitions.sh --cancel, then --execute.",
+            now="Restart {down}, or choose others: kafka-reassign-partitions.sh --cancel, then --execute.",
             only_while_open=True,
         ),
         "": Advice(
-            now="Check that brokers {brokers} are up and have disk space, and the replication throttle: "
+            now="Check that {brokers} can be reached, that there is disk space, and the replication throttle: "
             "kafka-reassign-partitions.sh --list.",
             only_while_open=True,
         ),
@@ -52,8 +52,9 @@ class ReassignmentStalled(PartitionConditionRule):
             ]
             down = [state.broker for state in states if state is not None and state.gone]
             if down:
-                text = f"{finding.detail}; broker{'s' * (len(down) > 1)} {join_names(down)} down"
-                finding = replace(finding, detail=text, labels=("target_down",))  # noqa: PLW2901
+                current = {**finding.current, "down": down}
+                text = f"{finding.detail}; {broker_names(down)} down"
+                finding = replace(finding, detail=text, labels=("target_down",), current=current)  # noqa: PLW2901
             yield finding
 
     def holds(self, observation: PartitionState) -> bool:

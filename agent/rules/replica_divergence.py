@@ -23,7 +23,7 @@ class ReplicaDivergence(DiskRule):
     advice: ClassVar[Mapping[str, Advice]] = {
         **DiskRule.advice,
         "": Advice(
-            now="Do not restart brokers {brokers} or move the leader of {place} before you have copied its segments: "
+            now="Do not restart {brokers} or move the leader of {place} before you have copied its segments: "
             "the leader decides which records are lost. Choose one whose own log is undamaged.",
             prevent="Use Kafka 2.0 or later (KIP-101, KIP-279) with message.format.version 0.11 or later for {topic}: "
             "replicas then find the divergence point by leader epochs.",

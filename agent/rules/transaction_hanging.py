@@ -30,6 +30,16 @@ _MARKERS = 100
 
 _MINUTE_MS = 60_000
 
+_PREVENT = "Upgrade brokers and producers to 4.0 or later (KIP-890), which end hanging transactions."
+
+_UNKNOWN_PRODUCER = Advice(
+    now="Find its producer: id and epoch are in the log of {place} at offset {offset} (kafka-dump-log.sh). If that is "
+    "dead, discard its records with the command abort of kafka-transactions.sh, which is part of Kafka 3.0 and later.",
+    prevent=_PREVENT,
+    only_while_open=True,
+)
+"""Brokers before 3.0 do not describe producers, and cannot find one by the transaction's first offset."""
+
 
 class TransactionHanging(TopicRule):
     """An open transaction has held back the last stable offset of a partition for longer than Kafka allows (KIP-664).
@@ -49,9 +59,10 @@ class TransactionHanging(TopicRule):
             only_while_open=True,
         ),
         "": Advice(
-            now="If {producer} is dead, discard its records: `kafka-transactions.sh abort --topic {topic} --partition "
-            "{partition} --start-offset {offset}`. A Flink job may still commit them when it restores a checkpoint.",
-            prevent="Upgrade brokers and producers to 4.0 or later (KIP-890), which end hanging transactions.",
+            now="If {producer} is dead, discard its records: `kafka-transactions.sh --bootstrap-server HOST:PORT abort "
+            "--topic {topic} --partition {partition} --start-offset {offset}`. A Flink job may still commit them when "
+            "it restores a checkpoint.",
+            prevent=_PREVENT,
             only_while_open=True,
         ),
     }
@@ -147,6 +158,11 @@ class TransactionHanging(TopicRule):
         return standstill.begin.at + max(self.after, allowed or 0)
 
     @classmethod
+    def advice_for(cls, finding: Finding) -> Advice:
+        advice = super().advice_for(finding)
+        return _UNKNOWN_PRODUCER if advice is cls.advice[""] and "producer" not in finding.current else advice
+
+    @classmethod
     def timeline(cls, finding: Finding, day: str) -> str:
         del day
         offset = finding.current.get("offset", 0)
@@ -221,7 +237,7 @@ def _describe(scope: Scope, begin: LastStableOffset, current: Mapping[str, objec
     if isinstance(groups, list) and groups:
         text += f"; {join_names(groups)} wait{'s' * (len(groups) == 1)} there"
     if "producer" in current:
-        text += f". {str(current['producer']).capitalize()} began the transaction"
+        text += f". {str(current['producer']).replace('producer', 'Producer', 1)} began the transaction"
         if isinstance(last_write_at := current.get("last_write_at"), int):
             text += f" and last wrote at {clock(last_write_at)} UTC"
     return text

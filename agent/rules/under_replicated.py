@@ -23,7 +23,7 @@ class UnderReplicated(PartitionConditionRule):
     title = "{topic}[{partition}] is under-replicated"
     advice: ClassVar[Mapping[str, Advice]] = {
         "": Advice(
-            now="Find out why brokers {brokers} do not replicate {place}: broker down, disk or network.",
+            now="Find out why {place} is not replicated by {brokers}: broker down, disk or network.",
             only_while_open=True,
         ),
     }

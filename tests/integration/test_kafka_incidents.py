@@ -203,7 +203,7 @@ def test_transaction_of_a_dead_producer_hangs(slack: Slack, tmp_path: Path) -> N
                 cluster.bootstrap_servers, (topic, 0), name, 50, tmp_path / "producer.log"
             ) as producer:
                 producer.wait_until_open()
-            advice = "kafka-transactions.sh abort"
+            advice = "kafka-transactions.sh --bootstrap-server"
             slack.wait_for(lambda: [message for message in slack.messages() if advice in message.words], 240)
             incident = agent.wait_for_incident(
                 lambda incident: (
@@ -214,7 +214,8 @@ def test_transaction_of_a_dead_producer_hangs(slack: Slack, tmp_path: Path) -> N
             (hanging,) = findings([incident], "transaction_hanging")
             assert hanging["current"]["groups"] == [group]
             assert hanging["current"]["transactional_id"] == name
-            command = re.search(r"kafka-transactions\.sh (abort [^`]*)", assert_only_message(slack, incident).words)
+            message = assert_only_message(slack, incident)
+            command = re.search(r"kafka-transactions\.sh --bootstrap-server HOST:PORT (abort [^`]*)", message.words)
             assert command is not None
             _run_transactions_tool(cluster, tmp_path, command[1].split())
             incident = agent.wait_for_incident(

@@ -1,5 +1,6 @@
 """Reads the state, checkpoints and positions of each listed job from its JobManager, until a deadline."""
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 
 from agent.clock import now_ms
@@ -60,7 +61,10 @@ class Jobs:
         self.failure: str | None = None
 
     def poll(self, listing: LeaderListing, deadline: float) -> list[Observation]:
-        """Return the jobs' states, then their checkpoints, then their positions."""
+        """Return the jobs' states, then their checkpoints, then their positions.
+
+        deadline: of time.monotonic(); what is read of a job begins before it, and has the whole timeout.
+        """
         self.failure = None
         now = now_ms()
         jobs: list[Observation] = []
@@ -75,9 +79,10 @@ class Jobs:
             if state.execution != execution:
                 state.execution, state.execution_seen_at, state.restarting_at = execution, now, None
             if job.state not in _ENDED:
-                state.was_skipped = not in_time
-                if in_time:
-                    job_checkpoints, job_positions, in_time = self._fetch(listing.endpoint, job, state, deadline)
+                state.was_skipped = not in_time or time.monotonic() >= deadline
+                if not state.was_skipped:
+                    own_deadline = time.monotonic() + self._settings.timeout / 1000
+                    job_checkpoints, job_positions, in_time = self._fetch(listing.endpoint, job, state, own_deadline)
                     checkpoints += job_checkpoints
                     positions += job_positions
             jobs.append(make_flink_job(self._cluster, job, state.restarting_at, now))

@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
+from urllib.parse import quote
 
 from agent.model.observations.flink import Position
 from agent.sources.flink.rest import Job, Metric, RestEndpoint, Subtask, Vertex, VertexDetails
@@ -220,7 +221,8 @@ class JobPositions:
             ids, vertex_subtasks = self._fetch_metric_ids(endpoint, job, vertex, now(), deadline)
             if ids:
                 subtasks[vertex.id] = vertex_subtasks
-                for names in split_into_queries(ids):
+                # Flink replaces only some characters of an operator's name.
+                for names in split_into_queries([quote(name, safe="") for name in ids]):
                     path = f"{_path(job, vertex)}/metrics?get={','.join(names)}"
                     metrics.update(parse_offsets(vertex.id, endpoint.fetch(path, tuple[Metric, ...], deadline)))
         attempts = tuple((vertex_id, _attempts(numbered.values())) for vertex_id, numbered in subtasks.items())
@@ -283,7 +285,7 @@ class JobPositions:
 
 
 def split_into_queries(names: Sequence[str]) -> list[list[str]]:
-    """Split metric ids into as few lists as fit into a request line each."""
+    """Split quoted metric ids into as few lists as fit into a request line each."""
     queries: list[list[str]] = []
     length = _LONGEST_QUERY
     for name in names:

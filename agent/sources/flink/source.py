@@ -52,7 +52,7 @@ _REST, _ZOOKEEPER, _STORAGE = "flink", "flink_zookeeper", "flink_storage"
 
 
 class FlinkSource:
-    """The source of one Flink cluster. A poll takes at most the timeout and 5 s, whatever does not answer."""
+    """The source of one Flink cluster. A poll takes at most twice the timeout and 5 s, whatever does not answer."""
 
     name = "flink"
     problem = None

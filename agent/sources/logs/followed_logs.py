@@ -3,7 +3,7 @@
 import os
 import resource
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from glob import escape, glob
@@ -257,16 +257,37 @@ _TOO_MANY_FILES = (
 )
 
 
+def describe_refusal(path: str, reason: str | None) -> str:
+    """Return why a file cannot be followed."""
+    return f"cannot read {path}: {reason}"
+
+
+def was_refused(path: str, unavailable: str) -> bool:
+    """Return whether a file could not be followed, by what was unavailable; if that leaves files out, it is unknown."""
+    is_partial = unavailable.endswith(" more") or _TOO_MANY_FILES in unavailable
+    return is_partial or describe_refusal(path, "") in unavailable
+
+
 class FollowedLogs:
     """The logs that shell patterns find.
 
-    Lines that were there before the first poll of their pattern are skipped; all later ones are read.
+    Lines that were there before the first poll of their pattern are skipped, in files that cannot be followed yet until
+    they can; all later ones are read.
     """
 
-    def __init__(self, patterns: Sequence[str], encoding: str, known: Iterable[LogFile], *, is_first_run: bool) -> None:
+    def __init__(
+        self,
+        patterns: Sequence[str],
+        encoding: str,
+        known: Iterable[LogFile],
+        *,
+        is_first_run: bool,
+        is_refused: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         """Continue from `known`: how far files were read before this run, except those that no pattern finds any more.
 
         is_first_run: whether no file has ever been looked for; if any is known, the patterns that find none are new.
+        is_refused: whether a file that is not known could not be followed when the last run ended.
         """
         self._patterns, self._encoding = patterns, encoding
         known = list(known)
@@ -284,6 +305,9 @@ class FollowedLogs:
             for known_file in known
             if any(is_path_of(pattern, known_file.log) for pattern in patterns)
         }
+        self._is_refused = is_refused
+        self._refused: set[str] = set()
+        """Files whose lines so far are to be skipped, but which cannot be followed yet."""
 
     def __iter__(self) -> Iterator[FollowedLog]:
         return iter(list(self._logs.values()))
@@ -307,20 +331,24 @@ class FollowedLogs:
         for path, is_new in found.items():
             if path not in self._logs and not is_compressed(path) and not is_rotated(path, bases):
                 free -= 1
+                if is_new or self._is_refused(path):
+                    self._refused.add(path)
                 if free < 0:
                     unavailable[""] = _TOO_MANY_FILES
                     continue
                 try:
-                    self._follow(path, skip_existing=is_new)
+                    self._follow(path, skip_existing=path in self._refused)
                 except OSError as error:
-                    unavailable[path] = f"cannot read {path}: {error.strerror}"
-        self._new_patterns = set()
+                    unavailable[path] = describe_refusal(path, error.strerror)
+                self._refused -= self._logs.keys()
+        self._refused &= found.keys()
+        self._new_patterns, self._is_refused = set(), lambda _: False
         for followed in self:
             try:
                 if not followed.refresh(self._encoding):
                     self._drop(followed)
             except OSError as error:
-                unavailable[followed.path] = f"cannot read {followed.path}: {error.strerror}"
+                unavailable[followed.path] = describe_refusal(followed.path, error.strerror)
         return unavailable
 
     def close_idle(self, now: int) -> None:

@@ -160,11 +160,13 @@ _FLINK = {
         r"Found (?P<checkpoints>\d+) checkpoints in ZooKeeper"
         rf"(?:StateHandleStore\{{namespace='[^'\s]*/jobs/{_JOB}/checkpoints)?"
     ),
-    ("job_graph_removed", "1.4+"): rf"Removed job graph {_JOB} from ZooKeeper",
+    ("job_graph_removed", "1.4+"): rf"Removed (?:job graph|execution plan) {_JOB} from ZooKeeper",
     ("restoring_job", "1.4"): (
         rf"Restoring from latest valid checkpoint: (?P<what>\w+) (?P<checkpoint>\d+) .* for {_JOB}"
     ),
-    ("restoring_job", "1.5+"): rf"Restoring job {_JOB} from (?P<what>\w+) (?P<checkpoint>\d+)",
+    ("restoring_job", "1.5+"): (
+        rf"Restoring job {_JOB} from (?:latest valid checkpoint: )?(?P<what>\w+) (?P<checkpoint>\d+)"
+    ),
     ("no_checkpoint_found", "1.11+"): r"No checkpoint found during restore",
     ("job_terminal", "1.5+"): rf"Job {_JOB} reached (?:globally )?terminal state (?P<state>[A-Z]+)",
 }

@@ -11,11 +11,11 @@ import structlog
 from agent.clock import now_ms
 from agent.config.sources import Logs
 from agent.model.log_text import compile_pattern
-from agent.model.observations.base import Availability, Observation
+from agent.model.observations.base import Availability, Observation, Unavailable
 from agent.model.observations.logs import LogFile, LogLine
 from agent.sources.availability import SOURCE, AvailabilityTracker
 from agent.sources.base import HEARTBEAT_MS, ChangeDetector, Emit
-from agent.sources.logs.followed_logs import FollowedLog, FollowedLogs
+from agent.sources.logs.followed_logs import FollowedLog, FollowedLogs, was_refused
 from agent.sources.logs.matcher import MatchedLine, Matcher
 from agent.sources.logs.patterns import SHIPPED, Pattern, find_component
 from agent.sources.logs.timestamps import TimeZoneCheck, parse_timestamp
@@ -69,8 +69,14 @@ class LogSource:
             ChangeDetector(availability),
         )
         self._emitted = {file.log: file for file in files}
-        is_first_run = not (files or availability)
-        self._logs = FollowedLogs(settings.paths, settings.encoding, files, is_first_run=is_first_run)
+        unavailable = " ".join(fact.reason for fact in availability if isinstance(fact, Unavailable))
+        self._logs = FollowedLogs(
+            settings.paths,
+            settings.encoding,
+            files,
+            is_first_run=not (files or availability),
+            is_refused=lambda path: was_refused(path, unavailable),
+        )
         self._turn = 0
         self._undecodable: set[str] = set()
         self._polling = threading.Lock()

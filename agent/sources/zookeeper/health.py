@@ -22,7 +22,10 @@ _LATENCY_STEP_MS = 100
 
 _TIMEOUT_SECONDS = 2
 _MAX_ANSWER = 65_536
-_MODE = re.compile(rb"^Mode: \w+", re.MULTILINE)
+_MODE = re.compile(rb"^Mode: (\S+)", re.MULTILINE)
+_READ_ONLY = b"read-only"
+"""The mode of a server that has lost its quorum, with readonlymode.enabled."""
+
 _NOT_SERVING = b"not currently serving requests"
 
 
@@ -117,6 +120,6 @@ def _ask(server: Server) -> Answer:
                 received += chunk
     except OSError:
         return Answer.UNREACHABLE
-    if _MODE.search(received):
-        return Answer.SERVING
+    if mode := _MODE.search(received):
+        return Answer.NOT_SERVING if mode[1] == _READ_ONLY else Answer.SERVING
     return Answer.NOT_SERVING if _NOT_SERVING in received else Answer.UNKNOWN

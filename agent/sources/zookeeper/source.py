@@ -10,14 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-import msgspec
 import structlog
 from kazoo.exceptions import NoAuthError
 
 from agent.clock import now_ms
 from agent.model.name_filter import NameFilter
 from agent.model.observations.base import Observation
-from agent.model.observations.kafka import PartitionState
 from agent.sources.availability import SOURCE, AvailabilityTracker, Unit
 from agent.sources.base import ChangeDetector, Emit
 from agent.sources.zookeeper.chroots import describe_chroots, find_chroots
@@ -141,7 +139,7 @@ class ZooKeeperSource:
                     return
                 paths.add(path)
             try:
-                self._read(paths)
+                self._read_and_emit(paths)
             except self._session.failures as error:
                 # After a lost connection everything is read again; anything else is queued again by the next poll.
                 log.debug("znodes_unreadable", cluster=self.cluster, paths=sorted(paths), reason=repr(error))
@@ -154,21 +152,29 @@ class ZooKeeperSource:
                 self._failed_paths = self._failed_paths | paths
                 self._unavailable[SOURCE] = f"internal error: {error!r}; the agent's log has the details"
 
+    def _read_and_emit(self, paths: set[str]) -> None:
+        """Read the queued paths and emit what was observed, even if a later request fails."""
+        try:
+            self._read(paths)
+        finally:
+            with self._emitting:
+                self._emit_changes(self._decoder.take())
+                self._detector.forget_all(self._decoder.forget_deleted())
+
     def _read(self, paths: set[str]) -> None:
         started_at, read_all, heartbeat = now_ms(), _EVERYTHING in paths, _HEARTBEAT in paths
         connection = self._connections
-        observations: list[Observation] = []
         if _PROBE in paths:
             with self._health.measured_request():
                 self._znodes.exists(BROKER_IDS)
         if read_all or heartbeat or any(path.startswith(BROKER_IDS) for path in paths):
             was_kafka = self._is_kafka
-            observations += self._read_brokers()
+            self._read_brokers()
             read_all = read_all or self._is_kafka != was_kafka
         if not self._is_kafka:
             return  # what is missing below a wrong path says nothing about the cluster
         if read_all or heartbeat or CONTROLLER in paths:
-            observations += self._read_controller()
+            self._read_controller()
         state_paths = set(filter(PARTITION_STATE.fullmatch, paths))
         names = {path.split("/")[3] for path in paths - state_paths if path.startswith(f"{TOPICS}/")}
         if read_all or heartbeat or REASSIGNMENTS in paths:
@@ -177,23 +183,15 @@ class ZooKeeperSource:
             listed = set(self._znodes.children(TOPICS))
             names |= listed if read_all else listed - self._topics.keys()
             names |= {state.topic for state in self._decoder.partitions()} - listed
-        observations += self._read_topics(names)
-        observations += self._read_partitions(state_paths, topics_read=False)
+        self._read_topics(names)
+        self._read_partitions(state_paths, topics_read=False)
         if heartbeat:
-            now = now_ms()
-            observations += [
-                msgspec.structs.replace(fact, at=max(now, fact.at), seen_at=None, since=None)
-                for fact in self._decoder.facts.values()
-                if not isinstance(fact, PartitionState) or fact.replicas
-            ]
+            self._decoder.confirm(now_ms())
         if read_all:
             self._watched_connection = connection
         if self._watched_connection == self._connections:
             # ZooKeeper answers a read only after it has reported every earlier change of a watched znode.
             self.read_at = started_at
-        with self._emitting:
-            self._emit_changes(observations)
-            self._detector.forget_all(self._decoder.forget_deleted())
 
     def _emit_health(self, health: Observation) -> None:
         with self._emitting:
@@ -204,7 +202,7 @@ class ZooKeeperSource:
         if changes and not self._closed:
             self._emit(changes)
 
-    def _read_brokers(self) -> list[Observation]:
+    def _read_brokers(self) -> None:
         listed = self._znodes.children(BROKER_IDS)
         if listed or self._znodes.exists(BROKER_IDS):
             self._is_kafka = True
@@ -213,7 +211,7 @@ class ZooKeeperSource:
             self._unavailable[SOURCE] = f"Znode {BROKER_IDS} was deleted in ZooKeeper at {self._connect}"
         else:
             self._unavailable[SOURCE] = self._wrong_path = self._wrong_path or self._explain_path()
-            return []
+            return
         paths = {f"{BROKER_IDS}/{name}" for name in listed}
         for unit in [unit for unit in self._unavailable if _is_registration(unit) and unit.topic not in paths]:
             del self._unavailable[unit]
@@ -222,29 +220,25 @@ class ZooKeeperSource:
         now = now_ms()
         registered = {broker: nodes.get(path) for path, broker in brokers.items() if broker is not None}
         unknown = {broker for path, broker in brokers.items() if path in self._znodes.denied}
-        gone = [
-            self._decoder.unregistered(broker, now, self.read_at)
-            for broker in self._decoder.brokers()
-            if broker not in unknown and registered.get(broker) is None
-        ]
-        return gone + [
-            self._decoder.registered(broker, node[1], now) for broker, node in registered.items() if node is not None
-        ]
+        for broker in self._decoder.brokers():
+            if broker not in unknown and registered.get(broker) is None:
+                self._decoder.unregistered(broker, now, self.read_at)
+        for broker, node in registered.items():
+            if node is not None:
+                self._decoder.registered(broker, node[1], now)
 
     def _explain_path(self) -> str:
         chroots = describe_chroots(find_chroots(self._connect, self._read_options))
         path = f"No broker has ever registered in ZooKeeper at {self._connect}: check the path after the host names"
         return f"{path}. {chroots}" if chroots else path
 
-    def _read_controller(self) -> list[Observation]:
+    def _read_controller(self) -> None:
         nodes = self._get([CONTROLLER])
         if CONTROLLER not in nodes:
-            return []
+            return
         node = nodes[CONTROLLER]
         epoch = self._get([CONTROLLER_EPOCH], watch=False).get(CONTROLLER_EPOCH)
-        decode = partial(self._decoder.controller, node, epoch, now_ms())
-        controller = self._decode(Unit(topic=CONTROLLER), decode)
-        return [] if controller is None else [controller]
+        self._decode(Unit(topic=CONTROLLER), partial(self._decoder.controller, node, epoch, now_ms()))
 
     def _read_reassignments(self) -> set[str]:
         """Read the target replicas; return the topics whose partitions they concern, or no longer do."""
@@ -258,9 +252,8 @@ class ZooKeeperSource:
         before, self._decoder.reassignments = self._decoder.reassignments, targets
         return {topic for topic, _ in dict(before.items() ^ targets.items())}
 
-    def _read_topics(self, names: Iterable[str]) -> list[Observation]:
-        """Read the selected topics with their partitions; those that no longer exist are returned as deleted."""
-        observations: list[Observation] = []
+    def _read_topics(self, names: Iterable[str]) -> None:
+        """Read the selected topics with their partitions."""
         state_paths: set[str] = set()
         selected = sorted(name for name in names if self._selected_topics.match(name) or self._also(name))
         for path, node in self._get([f"{TOPICS}/{name}" for name in selected]).items():
@@ -272,16 +265,16 @@ class ZooKeeperSource:
                 state_paths |= {partition_state_path(name, partition) for partition in topic.assignments}
             if topic is not None or node is None:
                 partitions = () if topic is None else topic.assignments.keys()
-                gone = [state for state in self._decoder.partitions(name) if state.partition not in partitions]
-                observations += [self._decoder.deleted(state, now_ms()) for state in gone]
+                for state in self._decoder.partitions(name):
+                    if state.partition not in partitions:
+                        self._decoder.deleted(state, now_ms())
             if node is None:
                 for unit in [unit for unit in self._unavailable if unit.topic == name]:
                     del self._unavailable[unit]
-        return observations + self._read_partitions(state_paths)
+        self._read_partitions(state_paths)
 
-    def _read_partitions(self, paths: Iterable[str], *, topics_read: bool = True) -> list[Observation]:
+    def _read_partitions(self, paths: Iterable[str], *, topics_read: bool = True) -> None:
         """Read partition states. topics_read: whether their topics were read just before."""
-        observations: list[Observation] = []
         for path, node in self._get(sorted(paths)).items():
             _, _, _, name, _, number, _ = path.split("/")
             topic = self._topics.get(name)
@@ -292,9 +285,7 @@ class ZooKeeperSource:
                 self._queue.put(f"{TOPICS}/{name}")
                 continue
             decode = partial(self._decoder.partition, name, int(number), topic, node, now=now_ms(), since=self.read_at)
-            state = self._decode(Unit(topic=name, partition=int(number)), decode)
-            observations += [] if state is None else [state]
-        return observations
+            self._decode(Unit(topic=name, partition=int(number)), decode)
 
     def _get(self, paths: list[str], *, watch: bool = True) -> dict[str, Node | None]:
         """Read znodes; those that we may not read are left out, and unavailable until that succeeds."""

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from kazoo.protocol.states import ZnodeStat
+from msgspec import structs
 
 from agent.model.observations.base import Observation, Subject
 from agent.model.observations.kafka import BrokerRegistration, Controller, PartitionState
@@ -111,7 +112,7 @@ def decode_reassignments(node: Node | None) -> dict[tuple[str, int], tuple[int, 
 
 
 class ZnodeDecoder:
-    """Makes observations of znodes and keeps the last of each subject in `facts`.
+    """Makes observations of znodes, keeps the last of each subject in `facts`, and all of them until they are taken.
 
     reassignments: target replicas by (topic, partition), which only Kafka before 2.4 keeps outside of its topics.
 
@@ -128,6 +129,7 @@ class ZnodeDecoder:
         for fact in known:
             if isinstance(fact, BrokerRegistration | Controller | PartitionState):
                 self._keep(fact)
+        self._new: list[Observation] = []
         self._versions: dict[Subject, tuple[int, int]] = {}
         self.reassignments: dict[tuple[str, int], tuple[int, ...]] = {}
 
@@ -140,9 +142,20 @@ class ZnodeDecoder:
         topics = self._existing.values() if topic is None else [self._existing.get(topic, {})]
         return [state for states in topics for state in states.values()]
 
+    def take(self) -> list[Observation]:
+        """Return what was observed since the last call: what is gone is not seen again if a later request fails."""
+        taken, self._new = self._new, []
+        return taken
+
+    def confirm(self, now: int) -> None:
+        """Observe again what exists, at `now`. What is read next is not dated before that."""
+        existing = [fact for fact in self.facts.values() if not isinstance(fact, PartitionState) or fact.replicas]
+        for fact in existing:
+            self._observe(structs.replace(fact, at=max(now, fact.at), seen_at=None, since=None))
+
     def registered(self, broker: int, stat: ZnodeStat, now: int) -> Observation:
         """Return the broker's registration: dated by ZooKeeper, so exact even if the change was missed."""
-        return self._keep(
+        return self._observe(
             BrokerRegistration(
                 at=self._not_before_last(("broker_registration", self._cluster, broker), stat.ctime),
                 seen_at=now,
@@ -156,21 +169,24 @@ class ZnodeDecoder:
 
     def unregistered(self, broker: int, now: int, since: int | None) -> Observation:
         """Return that the broker is no longer registered. since: as of when it still was, None if unknown."""
-        return self._keep(
+        return self._observe(
             BrokerRegistration(at=now, since=since, cluster=self._cluster, broker=broker, session=None, epoch=None)
         )
 
     def controller(self, node: Node | None, epoch: Node | None, now: int) -> Observation:
         """Return the controller, None without a znode. Raises UndecodableError."""
         if node is None:
-            return self._keep(Controller(at=now, cluster=self._cluster, broker=None))
+            return self._observe(Controller(at=now, cluster=self._cluster, broker=None))
         fields = _decode_object(CONTROLLER, node[0])
         try:
             broker, number = _number(fields["brokerid"]), _number(epoch[0]) if epoch is not None else None
         except _MALFORMED as error:
             raise _undecodable(CONTROLLER, node[0]) from error
-        at = self._not_before_last(("controller", self._cluster), node[1].ctime)
-        return self._keep(Controller(at=at, seen_at=now, since=at, cluster=self._cluster, broker=broker, epoch=number))
+        began = node[1].ctime
+        at = self._not_before_last(("controller", self._cluster), began)
+        return self._observe(
+            Controller(at=at, seen_at=now, since=began, cluster=self._cluster, broker=broker, epoch=number)
+        )
 
     def partition(
         self, name: str, partition: int, topic: Topic, node: Node, *, now: int, since: int | None
@@ -200,14 +216,14 @@ class ZnodeDecoder:
         self._versions[subject] = (stat.czxid, stat.version)
         before = self.facts.get(subject)
         is_reassigned = isinstance(before, PartitionState) and before.replicas not in ((), assignment.replicas)
-        at = self._not_before_last(subject, max(stat.mtime, topic.changed_at if is_reassigned else topic.created_at))
+        changed_at = max(stat.mtime, topic.changed_at if is_reassigned else topic.created_at)
         is_next_version = last is not None and (stat.czxid, stat.version) in (last, (last[0], last[1] + 1))
         is_new = last is None and subject not in self.facts
-        return self._keep(
+        return self._observe(
             PartitionState(
-                at=at,
+                at=self._not_before_last(subject, changed_at),
                 seen_at=now,
-                since=at if is_next_version or is_new else (since or None),
+                since=changed_at if is_next_version or is_new else (since or None),
                 cluster=self._cluster,
                 topic=name,
                 partition=partition,
@@ -227,7 +243,7 @@ class ZnodeDecoder:
     def deleted(self, state: PartitionState, now: int) -> Observation:
         """Return that the partition no longer exists."""
         self._versions.pop(state.subject, None)
-        return self._keep(state.deleted(max(now, state.at)))
+        return self._observe(state.deleted(max(now, state.at)))
 
     def forget_deleted(self) -> list[Subject]:
         """Forget partitions that were deleted but for the last ones, should they return; return their subjects."""
@@ -241,7 +257,12 @@ class ZnodeDecoder:
         last = self.facts.get(subject)
         return at if last is None else max(at, last.at)
 
-    def _keep(self, observation: Observation) -> Observation:
+    def _observe(self, observation: Observation) -> Observation:
+        self._new.append(observation)
+        self._keep(observation)
+        return observation
+
+    def _keep(self, observation: Observation) -> None:
         self.facts[observation.subject] = observation
         if isinstance(observation, PartitionState):
             existing = self._existing.setdefault(observation.topic, {})
@@ -253,7 +274,6 @@ class ZnodeDecoder:
                 self._deleted.pop(observation.subject, None)
             if not existing:
                 del self._existing[observation.topic]
-        return observation
 
 
 def _decode_object(path: str, content: bytes) -> dict[str, Any]:
