@@ -205,7 +205,7 @@ class Flink(ConfigModel):
     poll_interval: PositiveDuration = 2_000
     """How often jobs, checkpoints and high-availability data are read."""
     timeout: PositiveDuration = 5_000
-    """How long one poll waits for responses."""
+    """How long one poll waits for the list of jobs, and for all responses about one job."""
     metrics_interval: PositiveDuration = 10_000
     """How often source positions are read. Flink renews them every 10 s (`metrics.fetcher.update-interval`)."""
 

@@ -202,8 +202,9 @@ def handled(incident: Incident, handling: Handling) -> Incident:
 def _covers(closure: Closure, incident: Incident) -> bool:
     """Return whether the closure knows each finding, at this severity or a higher one."""
     ranks: dict[FindingKey, int] = {}
-    for *key, severity in closure.findings:
-        ranks[tuple(key)] = max(severity.rank, ranks.get(tuple(key), 0))
+    for rule, subject, at, severity in closure.findings:
+        key = rule, subject, at
+        ranks[key] = max(severity.rank, ranks.get(key, 0))
     return all(finding.severity.rank <= ranks.get(finding.key, -1) for finding in incident.causes + incident.findings)
 
 

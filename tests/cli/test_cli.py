@@ -1,12 +1,15 @@
 """The command line: help, exit statuses and the responses to wrong input."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from agent.cli.common import load_for_state
+from agent.cli.common import config_path, load_for_state
 from agent.cli.main import main
 from agent.config.shipped import shipped
 from agent.rules import KINDS
@@ -425,3 +428,42 @@ def test_run_says_why_it_cannot_create_the_state_directory(tmp_path: Path) -> No
         "cannot create the state directory /proc/none/state: No such file or directory; "
         "set state_directory in [agent]\n"
     )
+
+
+def test_text_is_printed_on_a_terminal_that_is_not_utf_8() -> None:
+    command = [sys.executable, "-m", "agent", "groups", "--help"]
+    environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
+    shown = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=60)
+    assert (shown.returncode, shown.stderr) == (0, b"")
+    assert b"\\u2264" in shown.stdout
+
+
+def test_a_folder_that_is_closed_to_the_user_has_no_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As root's home is to the agent's user with sudo."""
+    folder = tmp_path / "closed"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("agent.cli.common.shipped", lambda: tmp_path)
+    folder.chmod(0)
+    was_root = os.geteuid() == 0
+    if was_root:
+        os.seteuid(65_534)
+    try:
+        found = config_path(None)
+    finally:
+        if was_root:
+            os.seteuid(0)
+        folder.chmod(0o700)
+    assert found == tmp_path
+
+
+def test_warnings_do_not_mix_with_json(tmp_path: Path) -> None:
+    """A journal file that is damaged is left out, which is said on standard error."""
+    place = tmp_path / "tick" / "date=2026-11-20"
+    place.mkdir(parents=True)
+    (place / f"{1:019}-{9:019}.parquet").write_bytes(b"no parquet")
+    result = run("replay", "--json", tmp_path)
+    assert result.stdout == ""
+    assert "journal_left_out" in result.stderr

@@ -117,6 +117,19 @@ def test_a_silence_without_an_end_or_reason_is_refused(run: Run, options: list[s
     assert run("silence list").output == "no silences\n"
 
 
+def test_names_are_not_refused_while_the_file_has_mistakes(run: Run, state: Path) -> None:
+    """The agent goes on with the clusters and rules that it read before, which are unknown here."""
+    options = ("--cluster", "main", "--rule", "rewind", "--for", "1h", "--comment", "works")
+    other = ("--cluster", "mian", "--for", "1h", "--comment", "works")
+    assert '"mian" is none of the clusters' in run("silence add", *other).stderr
+    with (state / "rules.toml").open("a", encoding="utf-8") as file:
+        file.write("state_directry = 1\n")
+    added = run("silence add", *options)
+    assert added.exit_code == 0, added.output
+    assert "clusters, rules and silences of" in added.stderr
+    assert "rules=rewind" in added.stdout
+
+
 def test_silenced_incidents_are_listed_with_their_end(run: Run, state: Path) -> None:
     run("silence add", "--group", "bill*", "--until", "2099-01-01T00:00:00Z", "--comment", "planned")
     lines = {line[:12]: line for line in run("incidents").output.splitlines()}

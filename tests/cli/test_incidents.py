@@ -109,6 +109,18 @@ def test_show_prints_the_message_and_what_it_rests_on(run: Run, state: Path) -> 
     assert "  slack: delivered (channel C1, ts 5.6), 2 waiting\n" in run("show", CRITICAL.id).output
 
 
+def test_show_prints_names_on_one_line_each(run: Run, state: Path) -> None:
+    """A group's name is free text: it must neither obey nor fake anything in a terminal."""
+    name = "g\x1b[2J\nINC-FAKE  recovered"
+    finding = samples.rewind(group=name, detail=f"{name} was rewound")
+    with IncidentStore(state / FILE) as store:
+        store.save(2, [samples.incident(id="INC-66FF0000", causes=(), findings=(finding,))])
+    shown = run("show", "INC-66FF0000").stdout
+    assert "\x1b" not in shown
+    assert not [line for line in shown.splitlines() if line.startswith("INC-FAKE")]
+    assert "g\\x1b[2J\\nINC-FAKE  recovered was rewound" in shown
+
+
 @pytest.mark.parametrize(
     ("wanted", "reason"),
     [("99", "no incident 99\n"), ("22", "several incidents begin with 22: INC-22CC0000, INC-22BB0000\n")],

@@ -91,6 +91,14 @@ def test_rare_and_frequent_windows_are_accepted(schedule: str) -> None:
     assert Window(cron(schedule), 60_000).problem == ""
 
 
+def test_days_of_the_month_and_of_the_week_are_refused() -> None:
+    """To cron they mean either, to APScheduler both."""
+    with pytest.raises(ValueError, match="days of the month or days of the week"):
+        cron("0 2 1,15 * mon")
+    for schedule in ("0 2 */2 * mon", "0 2 1,15 * *", "0 2 * * mon-fri"):
+        assert Window(cron(schedule), 60_000).problem == ""
+
+
 def test_quiet_hours_last_until_the_last_window_ends() -> None:
     notifications = loads(
         """

@@ -16,6 +16,7 @@ from agent.model.findings import Finding
 from agent.model.observations.base import Observation, Tick
 from agent.model.observations.checks import CheckFinding
 from agent.model.observations.kafka import Member
+from agent.model.observations.logs import LogLine
 from agent.rules.offset_rewind import OffsetRewind
 from tests.builders import (
     after,
@@ -347,3 +348,16 @@ def test_a_scope_has_one_open_finding_of_a_single_rule() -> None:
     assert len(rules.findings) == 1
     rules.observe(commit(3_600, 5_000))
     assert [finding.recovered_at for finding in rules.findings] == [after(3_600)]
+
+
+def test_lines_that_are_out_of_order_are_all_taken_in() -> None:
+    """Threads date their lines before they write them, so a line may be older than the one above it."""
+    evaluator = Evaluator({})
+    lines = [
+        LogLine(at=after(at), cluster="main", log="a.log", component="kafka", pattern="p", text=text)
+        for at, text in ((5.001, "disk A failed"), (5.0, "disk B failed"), (5.002, "disk C failed"))
+    ]
+    assert all(map(evaluator.absorb, lines))
+    taken = evaluator.facts.history_of(lines[0]).changes
+    assert [line.text for line in taken] == ["disk A failed", "disk B failed", "disk C failed"]
+    assert [(line.at, line.since) for line in taken[:2]] == [(after(5.001), None), (after(5.001), after(5.0))]

@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agent.engine.rule import Rule
+from agent.engine.rule import Rule, Scope
 from agent.model.findings import Finding, Records, Severity
-from agent.rules import KINDS
+from agent.model.observations.kafka import LastStableOffset
+from agent.render.advice import advice_now
+from agent.rules import KINDS, transaction_hanging
 from tests.samples import DAY, at, leader_change, rewind, session_expiry
 
 PARTITION = {"cluster": "main", "topic": "topic-124", "partition": 3}
@@ -156,3 +158,45 @@ def test_a_truncated_single_replica_should_be_replicated(kind: str, replicas: di
 @pytest.mark.parametrize(("labels", "prevent"), [((), "Find out in the log of"), (("to_earliest",), "Set auto.offset")])
 def test_a_rewind_without_a_label_blames_no_reset(labels: tuple[str, ...], prevent: str) -> None:
     assert KINDS["offset_rewind"].advice_for(rewind(labels=labels)).prevent.startswith(prevent)
+
+
+@pytest.mark.parametrize(
+    ("finding", "advice"),
+    [
+        (
+            found(
+                "reassignment_stalled",
+                "",
+                PARTITION | {"brokers": [4, 5]},
+                labels=("target_down",),
+                current={"down": [5]},
+            ),
+            "Restart broker 5, or choose others",
+        ),
+        (found("reassignment_stalled", "", PARTITION | {"brokers": [4]}), "Check that broker 4 can be reached"),
+        (found("under_replicated", "", PARTITION | {"brokers": [4, 5]}), "is not replicated by brokers 4 and 5"),
+        (
+            found("transaction_hanging", "", PARTITION, current={"offset": 812, "producer": "producer 5"}),
+            "--bootstrap-server HOST:PORT abort --topic topic-124 --partition 3 --start-offset 812`",
+        ),
+        (
+            found("transaction_hanging", "", PARTITION, current={"offset": 812}),
+            "Find its producer: id and epoch are in the log of topic-124[3] at offset 812",
+        ),
+        (
+            found("consumer_stopped", "", {"cluster": "main", "group": "nightly $(date); x"}),
+            "--delete --group 'nightly $(date); x'`",
+        ),
+    ],
+)
+def test_advice_can_be_followed_as_it_stands(finding: Finding, advice: str) -> None:
+    """It names the brokers to restart, and commands that a shell takes."""
+    assert advice in advice_now([finding], DAY)[0]
+
+
+def test_names_of_producers_keep_their_capitals() -> None:
+    name = "Orders-Sink-TX"
+    current = {"groups": [], "producer": f"producer 5 (transactional.id {name})"}
+    begin = LastStableOffset(at=at("00:33:38.6"), cluster="main", topic="t", partition=0, offset=7)
+    text = transaction_hanging._describe(Scope("main", topic="t", partition=0), begin, current)
+    assert f". Producer 5 (transactional.id {name}) began the transaction" in text

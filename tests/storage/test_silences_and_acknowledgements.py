@@ -92,6 +92,21 @@ def test_a_closed_incident_reopens_with_a_new_finding(store: IncidentStore, chan
     assert (again.status, again.closed) == (Status.OPEN, None)
 
 
+def test_a_closed_incident_stays_closed_while_its_findings_get_milder(store: IncidentStore) -> None:
+    """As when the last group that waits for a transaction leaves."""
+    incident, milder = (
+        samples.incident(causes=(), findings=(samples.rewind(severity=severity),))
+        for severity in (Severity.CRITICAL, Severity.WARNING)
+    )
+    store.save(1, [incident])
+    store.decisions.close(incident, closure(incident))
+    assert store.decisions.handled(milder).status is Status.CLOSED
+    store.save(2, [milder])
+    store.decisions.close(milder, closure(milder))
+    assert store.decisions.handled(milder).status is Status.CLOSED
+    assert store.decisions.handled(incident).status is Status.OPEN
+
+
 def test_decisions_that_cannot_be_read_hold_nothing_back(state_file: Path, store: IncidentStore) -> None:
     incident = samples.incident()
     store.save(1, [incident])

@@ -1,5 +1,6 @@
 """The logs found by shell patterns, and the files that each consists of across rotation, truncation and deletion."""
 
+import errno
 import os
 import resource
 from collections import deque
@@ -264,8 +265,9 @@ def describe_refusal(path: str, reason: str | None) -> str:
 
 def was_refused(path: str, unavailable: str) -> bool:
     """Return whether a file could not be followed, by what was unavailable; if that leaves files out, it is unknown."""
-    is_partial = unavailable.endswith(" more") or _TOO_MANY_FILES in unavailable
-    return is_partial or describe_refusal(path, "") in unavailable
+    if describe_refusal(path, "") in unavailable:
+        return describe_refusal(path, os.strerror(errno.ENOENT)) not in unavailable
+    return unavailable.endswith(" more") or _TOO_MANY_FILES in unavailable
 
 
 class FollowedLogs:
@@ -340,6 +342,8 @@ class FollowedLogs:
                     self._follow(path, skip_existing=path in self._refused)
                 except OSError as error:
                     unavailable[path] = describe_refusal(path, error.strerror)
+                    if isinstance(error, FileNotFoundError):  # a link to a file that will be new
+                        self._refused.discard(path)
                 self._refused -= self._logs.keys()
         self._refused &= found.keys()
         self._new_patterns, self._is_refused = set(), lambda _: False

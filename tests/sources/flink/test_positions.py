@@ -1,11 +1,16 @@
 """Flink's offset metrics: names in every version, fresh readings, queries."""
 
+import time
+from typing import Any
+from urllib.parse import unquote
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.sources.flink.positions import (
     FreshnessFilter,
+    JobPositions,
     Offsets,
     PartitionReader,
     find_operator_name,
@@ -14,7 +19,8 @@ from agent.sources.flink.positions import (
     parse_offsets,
     split_into_queries,
 )
-from agent.sources.flink.rest import Metric
+from agent.sources.flink.rest import Job, Metric, RestEndpoint, Vertex
+from tests.sources.endpoints import FaultyServer, json_responses
 from tests.sources.flink.recorded import VERTEX, RecordedResponses
 
 _SOURCE = "Source__kafka-source"
@@ -208,3 +214,22 @@ def test_queries_fit_into_request_lines() -> None:
     assert all(len(",".join(query)) <= 3000 for query in queries)
     assert len(queries) < 20
     assert split_into_queries([]) == []
+
+
+def test_names_of_operators_are_quoted() -> None:
+    """Flink replaces only spaces, dots, colons and commas in a metric's id."""
+    metric_id = "0.Source__Orders_&_\u8ba2\u5355.KafkaSourceReader.topic.t.partition.0.currentOffset"
+    vertex = f"/jobs/{'a' * 32}/vertices/{VERTEX}"
+    job = Job("a" * 32, "orders", "RUNNING", 1)
+    responses: dict[str, Any] = {
+        vertex: {"subtasks": [{"subtask": 0, "attempt": 0, "status": "RUNNING"}]},
+        f"{vertex}/metrics": [{"id": metric_id, "value": "41"}],
+    }
+    vertices = [Vertex(id=VERTEX, name="Source: Orders & \u8ba2\u5355")]
+    with FaultyServer(json_responses(responses)) as server:
+        positions = JobPositions("f", "main", 1_000, None)
+        positions.read(RestEndpoint(server.url), job, vertices, lambda: 5_000, time.monotonic() + 10)
+    query = next(path for path in server.requested if "?get=" in path).partition("?get=")[2]
+    assert query.isascii()
+    assert "&" not in query
+    assert unquote(query) == metric_id

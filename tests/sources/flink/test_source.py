@@ -273,3 +273,24 @@ def test_removed_job_graphs_are_forgotten_after_a_while(monkeypatch: pytest.Monk
     source.close()
     assert [graph.job for graph in seen.all(JobGraph) if graph.is_gone] == jobs[:-1]
     assert len(source._changes.subjects()) <= 2 * GONE + 1
+
+
+def test_jobs_that_take_more_than_one_timeout_together_are_read_in_turn() -> None:
+    """Each is answered in time, so nothing is unavailable; what one poll does not reach, the next begins with."""
+    jobs = [f"{number:032x}" for number in range(4)]
+    answers = {f"/jobs/{job}": {"timestamps": {"RESTARTING": 1500}, "vertices": []} for job in jobs}
+    listing = {"jobs": [_job(job, f"job-{job[-1]}") for job in jobs]}
+    answer = json_responses({"/jobs/overview": listing, **answers})
+
+    def slowly(connection: Any, path: str, ended: Any) -> None:
+        if path != "/jobs/overview":
+            ended.wait(0.6)
+        answer(connection, path, ended)
+
+    seen = Seen()
+    with FaultyServer(slowly) as server, _open_source(seen, rest=[server.url], timeout="1s") as source:
+        source.poll()
+        source.poll()
+    assert seen.all(Unavailable) == []
+    read = [path for path in server.requested if path in answers]
+    assert set(read) == answers.keys()

@@ -312,6 +312,34 @@ def test_unreadable_files_are_reported_once_and_others_followed(agent: Agent, tm
     assert sorted(agent.offsets()) == ["1", "2", "3"]
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_old_lines_are_skipped_also_in_a_file_that_was_closed_to_us(
+    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, restarts: bool
+) -> None:
+    """Until the operator adds the agent to a group, for which it is usually restarted."""
+    opened, closed = tmp_path / "opened.log", tmp_path / "closed.log"
+    _append(opened, RESET.format(1))
+    _append(closed, RESET.format(2))
+    open_file = log_files._open
+
+    def refuse(path: str) -> int:
+        if path == str(closed):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return open_file(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log_files, "_open", refuse)
+        source = agent.start(tmp_path / "*.log")
+        source.poll()
+    if restarts:
+        source.close()
+        source = agent.start(tmp_path / "*.log")
+    source.poll()
+    _append(closed, RESET.format(3))
+    source.poll()
+    assert agent.offsets() == ["3"]
+
+
 def test_file_with_two_names_is_one_log(agent: Agent, tmp_path: Path) -> None:
     path = tmp_path / "server-1.log"
     path.touch()

@@ -44,11 +44,12 @@ def _server(answer: bytes) -> Iterator[Server]:
     ("text", "answer"),
     [
         (_FOLLOWER, Answer.SERVING),
+        (_FOLLOWER.replace(b"follower", b"read-only"), Answer.NOT_SERVING),
         (b"This ZooKeeper instance is not currently serving requests\n", Answer.NOT_SERVING),
         (b"srvr is not executed because it is not in the whitelist.\n", Answer.UNKNOWN),
         (b"", Answer.UNKNOWN),
     ],
-    ids=["follower", "no quorum", "refused", "closed"],
+    ids=["follower", "read-only", "no quorum", "refused", "closed"],
 )
 def test_answer_of_a_server(text: bytes, answer: Answer) -> None:
     with _server(text) as server:

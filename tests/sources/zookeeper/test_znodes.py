@@ -104,3 +104,27 @@ def test_partitions_of_the_earlier_run_are_known_by_topic() -> None:
 def test_session_of_a_server_with_a_high_id_is_as_zookeeper_logs_it() -> None:
     stat = _node({})[1]._replace(ephemeralOwner=-0x37FF_FFFF_FFFF_FFF0)
     assert session_id(stat) == "0xc800000000000010"
+
+
+def test_no_change_is_dated_before_a_heartbeat() -> None:
+    """The engine would take it for stale. ZooKeeper's clock may be behind ours, and a batch takes its time."""
+    decoder = ZnodeDecoder("main", ())
+    topic = _node(_topic([1, 2]))
+    _decode(decoder, topic, _state([1, 2]))
+    decoder.take()
+    decoder.confirm(NOW)
+    (confirmed,) = decoder.take()
+    content, stat = _state([2], version=5)
+    after = _decode(decoder, topic, (content, stat._replace(mtime=NOW - 30)))
+    assert confirmed.at == NOW
+    assert (after.at, after.since, after.isr) == (NOW, NOW - 30, (2,))
+
+
+def test_what_is_gone_is_kept_until_it_is_taken() -> None:
+    """A request that fails later in the same batch must not hide it."""
+    decoder = ZnodeDecoder("main", ())
+    state = _decode(decoder, _node(_topic([1])), _state([1]))
+    decoder.take()
+    gone = [decoder.deleted(state, NOW), decoder.unregistered(7, NOW, None)]
+    assert decoder.take() == gone
+    assert decoder.take() == []
