@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss
 from kazoo.security import make_digest_acl
 
 from agent.model.name_filter import NameFilter
@@ -20,7 +21,7 @@ from agent.sources.zookeeper.chroots import describe_chroots, find_chroots
 from agent.sources.zookeeper.health import Answer, Server, ask_servers
 from agent.sources.zookeeper.session import Session
 from agent.sources.zookeeper.source import ZooKeeperSource
-from agent.sources.zookeeper.znodes import BROKER_IDS
+from agent.sources.zookeeper.znodes import BROKER_IDS, ZnodeDecoder
 from testbed.artifacts import KAFKA
 from testbed.kafka import Cluster
 from testbed.processes import free_port
@@ -191,6 +192,30 @@ def test_changes_are_dated_by_zookeeper_and_emitted_at_once(server: ZooKeeperSer
         _write(client, state, _state(-1, 11, []))
         offline = seen.wait_for(source, PartitionState, leader_epoch=11)
     assert offline.leader is None
+
+
+def test_what_is_gone_is_emitted_though_the_connection_breaks_then(
+    server: ZooKeeperServer, client: KazooClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not seen again: after the reconnect it no longer exists."""
+    path, seen = f"/{named('k')}", Seen()
+    client.ensure_path(f"{path}/brokers/ids")
+    for topic in ("a", "b"):
+        _write(client, f"{path}/brokers/topics/{topic}", {"version": 1, "partitions": {"0": [1]}})
+        _write(client, f"{path}/brokers/topics/{topic}/partitions/0/state", _state(1, 0, [1]))
+    with _watching(f"{server.address}{path}", seen) as source:
+        for topic in ("a", "b"):
+            seen.wait_for(source, PartitionState, topic=topic, leader=1)
+        deleted = ZnodeDecoder.deleted
+
+        def lose_connection(decoder: ZnodeDecoder, state: PartitionState, at: int) -> Observation:
+            monkeypatch.undo()
+            deleted(decoder, state, at)
+            raise ConnectionLoss
+
+        monkeypatch.setattr(ZnodeDecoder, "deleted", lose_connection)
+        client.delete(f"{path}/brokers/topics/a", recursive=True)
+        seen.wait_for(source, PartitionState, topic="a", replicas=())
 
 
 def test_a_registration_replaced_while_disconnected_is_new(server: ZooKeeperServer, client: KazooClient) -> None:

@@ -186,7 +186,7 @@ class ZooKeeperSource:
         self._read_topics(names)
         self._read_partitions(state_paths, topics_read=False)
         if heartbeat:
-            self._decoder.confirm(now_ms())
+            self._decoder.confirm(started_at)
         if read_all:
             self._watched_connection = connection
         if self._watched_connection == self._connections:
