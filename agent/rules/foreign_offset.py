@@ -115,7 +115,8 @@ class ForeignOffset(GroupRule):
         commits = facts.history(Commit, *scope.series).after(finding.at)
         readings = facts.history(LogOffsets, *scope.in_partition)
         grown_at = readings.when(finding.at, "log_end", lambda log_end: log_end >= offset)
-        moved = next((commit for commit in commits if not is_foreign_offset(facts, commit)), None)
+        elsewhere = (commit for commit in commits if commit.offset != offset)
+        moved = next((commit for commit in elsewhere if not is_foreign_offset(facts, commit)), None)
         over = earliest(grown_at, find_deletion(facts, scope.in_partition, finding.at))
         if moved is None or (over is not None and over <= moved.at):
             return recovered(finding, over)

@@ -23,6 +23,7 @@ from agent.rules.queries.unread import (
     REGULAR,
     first_not_final,
     first_unread,
+    is_known_by,
     is_waiting_for_transaction,
     last_moves,
     log_end_at,
@@ -146,10 +147,14 @@ class Lag(GroupRule):
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         cluster, group = scope.cluster, scope.group or ""
-        for state in facts.history(GroupState, cluster, group).after(finding.at):
-            if not state.has_consumers:
-                reason = "the group was deleted" if state.is_gone else "the group has no members"
-                return ended(finding, state.at, reason)
+        states = facts.history(GroupState, cluster, group)
+        before = states.as_of(finding.at)
+        for state in states.after(finding.at):
+            if state.is_gone:
+                return ended(finding, state.at, "the group was deleted")
+            if before is not None and before.has_consumers and not state.has_consumers:
+                return ended(finding, state.at, "the group has no members")
+            before = state
         ends = [self._caught_up(finding, (cluster, group, *pair), facts) for pair in finding.current["behind"]]
         known = [at for at in ends if at is not None]
         return recovered(finding, max(known) if len(known) == len(ends) else None)
@@ -192,9 +197,17 @@ class Lag(GroupRule):
         least = never_below(log, begin - age)
         may_be = history.when(begin - 1, "offset", lambda offset: (offset == UNKNOWN) | (offset >= least))
         for commit in [] if may_be is None else history.after(max(may_be - 1, finding.at)):
-            if commit.offset is None or not was_written_by(log, commit.offset, commit.at - age):
+            if commit.offset is None or _is_recent(log, commit.offset, commit.at, age):
                 return commit.at
         return None
+
+
+def _is_recent(log: History[LogOffsets], offset: int, at: int, age: int) -> bool:
+    """Return whether the record at the offset was younger than `age` at that moment, or not yet written."""
+    if is_known_by(log, at - age):
+        return not was_written_by(log, offset, at - age)
+    reading = log.as_of(at)
+    return reading is not None and reading.log_end <= offset
 
 
 def _keep_pace(series: SeriesAtRest, facts: Facts) -> Flags:

@@ -17,7 +17,7 @@ from agent.model.findings import Finding, reader
 from agent.model.observations.kafka import Commit, LogOffsets, TopicSettings
 from agent.model.text import count, day_of, instant, place, span
 from agent.rules.queries.partitions import find_deletion
-from agent.rules.queries.retention import MIN_AGE_MS, Margin, find_margin, may_have_speed
+from agent.rules.queries.retention import MIN_AGE_MS, Margin, find_margin, is_age_known, may_have_speed
 from agent.rules.queries.unread import (
     first_not_final,
     last_moves,
@@ -153,9 +153,13 @@ class RetentionMargin(GroupRule):
         settings = facts.history(TopicSettings, scope.cluster, scope.topic).after(finding.at)
         for at in sorted(change.at for change in [*history.after(finding.at), *settings]):
             commit = history.as_of(at)
-            if commit is None or commit.offset is None:
+            if commit is None:
+                continue
+            if commit.offset is None:
                 ends.append((at, "its committed offset was deleted"))
                 break
+            if not is_age_known(readings, commit.offset, at):
+                continue
             margin = _margin(scope, facts, readings, commit.offset, at)
             if margin is None or margin.deleted_from - at >= 2 * self._limit(margin.kept):
                 ends.append((at, ""))

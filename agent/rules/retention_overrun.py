@@ -182,7 +182,8 @@ class RetentionOverrun(GroupRule):
         within = (
             commit.at
             for commit in commits
-            if commit.offset is not None and commit.offset >= _log_start(readings.as_of(commit.at))
+            for reading in [readings.as_of(commit.at)]
+            if commit.offset is not None and reading is not None and commit.offset >= reading.log_start
         )
         returned = next(within, None)
         over = self._end(finding, scope, facts)

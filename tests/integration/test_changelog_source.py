@@ -96,6 +96,16 @@ def _wait_until_read(source: ChangelogSource, broker: Cluster, store: DeclaredSt
     wait_until(is_read, f"{store.changelog} to be read", 120)
 
 
+def _wait_until_described(source: ChangelogSource) -> None:
+    before = source.read_at or 0
+
+    def is_described() -> bool:
+        source.poll()
+        return (source.read_at or 0) > before
+
+    wait_until(is_described, "another description", 30)
+
+
 def test_decreases_are_reported_but_not_those_of_the_past(broker: Cluster, store: DeclaredStore) -> None:
     """The episode grows with each decrease; the deepest comes first."""
     seen = Seen()
@@ -123,6 +133,23 @@ def test_decreases_are_reported_but_not_those_of_the_past(broker: Cluster, store
     assert [(worst.key, worst.before, worst.after) for worst in second.worst] == [("b", 40, 1), ("c", 40, 38)]
     groups = broker.admin.list_consumer_groups(request_timeout=30).result().valid
     assert "backflow-changelogs" not in [group.group_id for group in groups]
+
+
+def test_kraft_brokers_report_decreases_though_nothing_else_changes(kafka_4_1: Cluster, store: DeclaredStore) -> None:
+    """What they say of topics is the same each time, and is not sent again by the client."""
+    seen = Seen()
+    kafka_4_1.create_topic(store.changelog, 1)
+    _write(kafka_4_1, store.changelog, [("a", 70), ("b", 50)])
+    with _open_source(kafka_4_1, seen, store) as source:
+        _wait_until_read(source, kafka_4_1, store)
+        for _ in range(3):
+            _wait_until_described(source)
+        _write(kafka_4_1, store.changelog, [("a", 20)])
+        first = seen.wait_for(source, ChangelogDecreases)
+        _write(kafka_4_1, store.changelog, [("b", 10)])
+        second = seen.wait_for(source, ChangelogDecreases, lambda decreases: decreases.keys == 2)
+    assert (first.keys, first.total) == (1, 50)
+    assert (second.keys, second.total) == (2, 90)
 
 
 def test_key_starts_again_after_a_tombstone(broker: Cluster, store: DeclaredStore) -> None:

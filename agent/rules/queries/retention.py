@@ -47,6 +47,16 @@ def find_margin(settings: TopicSettings | None, readings: list[LogOffsets], offs
     return min(margins, default=None)
 
 
+def is_age_known(readings: list[LogOffsets], offset: int, at: int) -> bool:
+    """Return whether readings tell when the record at the offset was written, or that it had not been by then.
+
+    They do not if it was there when the log was first read, as it is of many records after a restart of the agent.
+    """
+    known = _since_decrease([reading for reading in readings if reading.at <= at])
+    unread = first_unread(known, offset + MARKER)
+    return bool(known) and (unread is None or unread[0] is not None)
+
+
 def may_have_speed(settings: TopicSettings | None, log: History[LogOffsets]) -> bool:
     """Return whether `find_margin` may go by the speed at which the log start offset rises. Cheap."""
     if not log.changes or (settings is not None and settings.retention_bytes <= 0):

@@ -268,6 +268,11 @@ def was_written_by(history: History[LogOffsets], offset: int, at: int) -> bool:
     return _log_end_by(history, at) > offset
 
 
+def is_known_by(history: History[LogOffsets], at: int) -> bool:
+    """Return whether the log end was known by that moment. Cheap."""
+    return _log_end_by(history, at) != LONG_AGO
+
+
 def written_by(facts: Facts, at: int, partition: tuple[str, str, int]) -> int:
     """Return an offset from which on `was_written_by` is False for that moment."""
     return _log_end_by(facts.history(LogOffsets, *partition), at)

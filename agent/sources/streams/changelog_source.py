@@ -27,6 +27,9 @@ from agent.sources.streams.key_table import LastNumbers
 _DESCRIBE_MS = 5_000
 """How often the topics are described: their ids, partitions and leaders."""
 
+_MIN_CLIENT_AGE_MS = 30_000
+"""How often a client that is refused is started again at most, unless its secrets have changed."""
+
 _TIMEOUT_MS = 10_000
 _PATIENCE_MS = 500
 """How long a poll waits for the topics. A later response is used by the polls that follow."""
@@ -100,6 +103,8 @@ class ChangelogSource:
         self._read_properties = read_properties
         self._client = AdminClient(self._read_setup, log)
         self._unreachable: str | None = None
+        self._topics: Topics = {}
+        """As last described: of those that have not changed since, brokers are not asked for more."""
         self._described_at = 0
         self._pending: list[_PendingReport] = []
         self._reported_at: dict[tuple[str, int], int] = {}
@@ -142,8 +147,11 @@ class ChangelogSource:
         return wire.Setup(self.cluster, properties, _TIMEOUT_MS)
 
     def _restart_denied_clients(self) -> None:
-        """Restart the clients with the current secrets if brokers refuse those that they have."""
-        if self._client.connection_failures.is_access_denied(now_ms()) and self._client.is_outdated():
+        """Restart clients that brokers refuse, or that refuse them: secrets and certificates may have changed."""
+        if not self._client.connection_failures.is_access_denied(now_ms()):
+            return
+        has_failed = self._unreachable is not None and self._client.age_ms > _MIN_CLIENT_AGE_MS
+        if self._client.is_outdated() or has_failed:
             self._client.restart()
             self._reader.set_properties(self._read_setup().properties)
 
@@ -161,11 +169,13 @@ class ChangelogSource:
             if failure is not None:
                 reason = self._client.connection_failures.reasons(now) or failure.text
                 self._unreachable = f"cannot describe the changelog topics: {reason}"
-            elif isinstance(answer.result, wire.Topics):
-                self._reader.set_topics(answer.result.topics)
+            elif isinstance(answer.result, wire.Topics | wire.Unchanged):
+                if isinstance(answer.result, wire.Topics):
+                    self._topics = answer.result.topics
+                self._reader.set_topics({**self._topics})  # another one, for which it tries again what failed
                 self._unreachable = None
                 self.read_at = now
-                decreases += self._confirm_pending(answer.result.topics, answer.call.sent_at)
+                decreases += self._confirm_pending(self._topics, answer.call.sent_at)
         return decreases
 
     def _collect_pending(self, now: int) -> None:

@@ -1,9 +1,14 @@
 """The changelog source without brokers; with real ones: tests/integration/test_changelog_source.py."""
 
+from itertools import count
+
 import pytest
 
 from agent.config.sources import SMALLEST_MEMORY
 from agent.model.declared_stores import DeclaredStore
+from agent.sources.kafka.admin import protocol as wire
+from agent.sources.kafka.admin.client import AdminClient, Call, CompletedCall
+from agent.sources.streams import changelog_source
 from agent.sources.streams.changelog_source import ChangelogSource
 
 
@@ -18,3 +23,30 @@ def test_too_little_memory_is_refused() -> None:
             memory=SMALLEST_MEMORY - 1,
             interval=1_000,
         )
+
+
+def test_a_description_that_has_not_changed_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KRaft brokers describe topics, and the client sends no answer of theirs twice."""
+    store = DeclaredStore(application="shop", store="counts")
+    topic = wire.Topic("t1", [])
+    results: list[wire.Result] = [wire.Topics({store.changelog: topic}), wire.Unchanged(), wire.Unchanged()]
+    clock = count(1_000_000, 10_000)
+
+    def collect(client: AdminClient, patience: int) -> list[CompletedCall]:
+        del client, patience
+        call = Call((), (), next(clock), wire.DescribeTopics([store.changelog]))
+        return [CompletedCall(call, call.sent_at, results.pop(0))]
+
+    monkeypatch.setattr(AdminClient, "collect", collect)
+    monkeypatch.setattr(AdminClient, "send", lambda *_: True)
+    monkeypatch.setattr(changelog_source, "now_ms", lambda: next(clock))
+    source = ChangelogSource(
+        "main", "127.0.0.1:1", lambda: {"log_level": "0"}, [store], lambda _: None, memory=100_000_000, interval=1_000
+    )
+    read_at = []
+    for _ in range(3):
+        source.poll()
+        read_at.append(source.read_at or 0)
+    source.close()
+    assert results == []
+    assert 0 < read_at[0] < read_at[1] < read_at[2]
