@@ -29,6 +29,7 @@ from agent.daemon.systemd import Systemd
 from agent.daemon.wiring import make_archiver, make_receivers, make_slack_presses, make_sources
 from agent.engine.check_requests import CheckResult
 from agent.engine.engine import Engine
+from agent.engine.presence import MEMORY_MS
 from agent.model.observations.agent import name_of_source
 from agent.model.observations.base import Available, Unavailable
 from agent.model.observations.checks import CheckRun
@@ -36,6 +37,7 @@ from agent.model.text import count, span
 from agent.notify.dispatcher import Dispatcher, close_all
 from agent.sources.base import Emit, Source
 from agent.storage.database import FILE
+from agent.storage.journal.memberships import membership_changes
 from agent.storage.journal.reader import last_at, positioned_chunks, read
 from agent.storage.journal.writer import Journal, JournalError
 from agent.storage.state_file import open_state
@@ -218,7 +220,12 @@ class Daemon:
         now = now_ms()
         newest = last_at(journal, until=now + 1)
         since = (now if newest is None else newest) - LOOKBACK_MS
-        self._pipeline.restore(positioned_chunks(journal, since, self._report_left_out), now, progressed)
+        self._pipeline.restore(
+            positioned_chunks(journal, since, self._report_left_out),
+            now,
+            progressed,
+            before=membership_changes(journal, since - MEMORY_MS, since, self._report_left_out),
+        )
         ahead = max((observation.seen for observation in read(journal, since=now + REPORTED_MS)), default=now)
         if ahead > now:
             self._health.failed("clock", describe_step(now - ahead))

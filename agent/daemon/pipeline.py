@@ -9,6 +9,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,7 +27,7 @@ from agent.engine.history import FINALIZATION_MS, LATENESS_MS, LONG_AFTER
 from agent.model.batches import ObservationBatch
 from agent.model.encoding import encodable
 from agent.model.findings import Finding, Incident
-from agent.model.observations.base import Tick
+from agent.model.observations.base import Observation, Tick
 from agent.model.text import count
 from agent.notify.policy import check_report_lines, check_report_message, check_report_target
 from agent.sources.base import HEARTBEAT_MS, Batch
@@ -118,15 +119,19 @@ class Pipeline:
         chunks: Iterable[Sequence[Positioned]],
         now: int = LONG_AFTER,
         progressed: Callable[[], None] = lambda: None,
+        *,
+        before: Iterable[Observation] = (),
     ) -> None:
         """Continue an earlier run from its incidents and its journal.
 
-        Observations after the last saved position are processed as new. now: ms. Of what is dated later, because the
+        Observations after the last saved position are processed as new. before: what is known of the time before the
+        chunks, in order. now: ms. Of what is dated later, because the
         clock was ahead, only the last of each subject counts, as of now: the rest would hide what follows.
         progressed: called again and again meanwhile, as that may take minutes.
         """
         earlier = EarlierRun(chunks, self._store.position, now)
-        self._engine.restore(_counted(earlier.evaluated(), progressed))
+        remembered = ([observation] for observation in before)
+        self._engine.restore(_counted(chain(remembered, earlier.evaluated()), progressed))
         self._engine.restore_last(earlier.ahead)
         # A finding of a check can still join an incident that is closed.
         incidents = self._store.incidents(closed_since=max(earlier.newest, 0) - self._join_window)

@@ -9,7 +9,7 @@ from agent.engine.history import History
 from agent.model.observations.base import Subject
 from agent.model.observations.kafka import GroupState
 
-_MEMORY_MS = 8 * 86_400_000
+MEMORY_MS = 8 * 86_400_000
 """For how long after its end an absence counts."""
 
 
@@ -41,7 +41,7 @@ class Presence(NamedTuple):
         since, absences = self.since, self.absences
         if self.empty_since is not None:
             ended = _Absence(state.at, state.at - self.empty_since)
-            old = [absence.end for absence in absences if absence.end < state.at - _MEMORY_MS]
+            old = [absence.end for absence in absences if absence.end < state.at - MEMORY_MS]
             since = None if since is None else max([since, *old])
             absences = (*(last for last in absences[len(old) :] if last.duration > ended.duration), ended)
         if state.is_gone:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from agent.engine.condition_rule import Condition, PartitionConditionRule
 from agent.engine.facts import Facts
 from agent.engine.history import History
-from agent.engine.rule import Advice, Scope
+from agent.engine.rule import Advice, Scope, ended, recovered
 from agent.model.config_types import Duration
 from agent.model.findings import Finding
 from agent.model.observations.kafka import BrokerRegistration, PartitionState
@@ -56,6 +56,15 @@ class ReassignmentStalled(PartitionConditionRule):
                 text = f"{finding.detail}; {broker_names(down)} down"
                 finding = replace(finding, detail=text, labels=("target_down",), current=current)  # noqa: PLW2901
             yield finding
+
+    def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
+        """Go by the replicas that the finding names: after a restart of the agent the ones before may be unknown."""
+        adding = set(finding.current["adding"])
+        later = facts.history(PartitionState, *scope.in_partition).after(finding.at)
+        over = next((state for state in later if not adding & set(state.replicas) - set(state.isr)), None)
+        if over is not None and over.is_deleted:
+            return ended(finding, over.at, "the partition was deleted")
+        return recovered(finding, None if over is None else over.at)
 
     def holds(self, observation: PartitionState) -> bool:
         return bool(observation.adding)

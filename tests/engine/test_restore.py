@@ -7,8 +7,8 @@ from agent.engine.engine import Engine
 from agent.engine.facts import Facts
 from agent.model.findings import Incident
 from agent.model.observations.base import Observation
-from agent.model.observations.kafka import Commit
-from tests.builders import commit, log_offsets, tick
+from agent.model.observations.kafka import Commit, Member
+from tests.builders import commit, group_state, log_offsets, tick
 from tests.engine.test_engine import SHIPPED, burst
 
 ONE_BY_ONE = 1 << 30
@@ -65,3 +65,25 @@ def test_unknown_subjects_are_forgotten_without_effect() -> None:
     facts.absorb(commit(0, 5))
     facts.forget_subjects([commit(0, 5, 1).subject, log_offsets(0, 5).subject])
     assert [made.offset for made in facts.history(Commit, "main", "g", "t", 0)] == [5]
+
+
+def test_a_group_that_stopped_just_before_a_restart_is_reported() -> None:
+    """That it ran for hours is known from its earlier states, which are restored further back than all else."""
+    member = Member(id="m", partitions=(("t", 0),))
+    ran = group_state(0, "Stable", (member,))
+    begin, stopped = 10_800, 11_400
+    window: list[list[Observation]] = [
+        [tick(begin), group_state(begin, "Stable", (member,))],
+        *([tick(second), log_offsets(second, second), commit(second, second)] for second in range(begin, stopped, 10)),
+        [group_state(stopped, "Empty"), tick(stopped)],
+    ]
+    later = [[tick(second), log_offsets(second, second)] for second in range(stopped + 10, stopped + 1_000, 10)]
+
+    def found(before: list[list[Observation]]) -> set[str]:
+        restarted = engine(ONE_BY_ONE)
+        restarted.restore([*before, *window])
+        restarted.resume([])
+        return {finding.rule for incident in taken(restarted, later).values() for finding in incident.findings}
+
+    assert "consumer_stopped" not in found([])
+    assert "consumer_stopped" in found([[ran]])
