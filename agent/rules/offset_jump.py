@@ -1,6 +1,7 @@
 """offset_jump: a committed offset jumps ahead over records that cannot have been read."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
@@ -18,6 +19,7 @@ from agent.model.observations.kafka import Commit, GroupState, LogOffsets, Topic
 from agent.model.text import count, place
 from agent.rules.queries.causes import FORGOTTEN, check_commit_causes, why_forgotten
 from agent.rules.queries.operators import (
+    find_last_return,
     histories_of_group,
     is_moved_by_operator,
     is_stopped,
@@ -41,16 +43,20 @@ _RECENT = 8
 _PACE = 20
 _SECOND_MS = 1_000
 
+_RETURN_MS = 600_000
+"""For how long after it has members again a group's moves are looked at."""
+
 
 class _Jump(NamedTuple):
     """A move ahead. first: the first record that it may have skipped. is_to_latest: whether it reached the log end.
 
     unread: the records between that the log held for certain before the move. forgotten: the reading without an offset
-    from which the group returned, if it did.
+    from which the group returned, if it did. begin: from when on it can have read, ms.
     """
 
     before: Commit
     after: Commit
+    begin: int
     first: int
     unread: int
     is_to_latest: bool
@@ -67,7 +73,7 @@ class _Jump(NamedTuple):
 
         Commits may come in bunches after a coordinator was down for a moment: measured over a second at least.
         """
-        return self.skipped * 1000 / max(self.after.at - self.before.start, _SECOND_MS)
+        return self.skipped * 1000 / max(self.after.at - self.begin, _SECOND_MS)
 
 
 class OffsetJump(GroupRule):
@@ -154,7 +160,7 @@ class OffsetJump(GroupRule):
         ignored[rows] = is_known & (is_even | is_slow)
         is_left = rows.copy()
         is_left[rows] = is_known & ~is_even & is_slow
-        ignored &= ~progress.where(is_left, lambda *move: may_be_moved_by_operator(facts, *move))
+        ignored &= ~progress.where(is_left, partial(_needs_a_closer_look, facts))
         return ignored
 
     def detect(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
@@ -221,6 +227,7 @@ class OffsetJump(GroupRule):
         return _Jump(
             before,
             after,
+            _find_begin(before.start, after, facts),
             first,
             unread=log_end(readings, begin) - first,
             is_to_latest=0 < end <= (after.offset or 0),
@@ -296,7 +303,8 @@ class OffsetJump(GroupRule):
     def _is_slow(self, commits: list[Commit], facts: Facts) -> bool:
         """Return whether the last of these moves, if it was in the log, is for certain none that is reported. Cheap."""
         before, after = commits[-2:]
-        advance, took = (after.offset or 0) - (before.offset or 0), max(after.at - before.at, _SECOND_MS)
+        advance = (after.offset or 0) - (before.offset or 0)
+        took = max(after.at - _find_begin(before.at, after, facts), _SECOND_MS)
         if len(commits) <= _RHYTHM + 1 or advance * 1000 > self._least_rate * took:
             return False
         return not may_be_moved_by_operator(facts, after.cluster, after.group, after.start, after.at)
@@ -310,8 +318,28 @@ class OffsetJump(GroupRule):
             (after.at - before.at, (after.offset or 0) - (before.offset or 0)) for before, after in pairwise(commits)
         ]
         if len(earlier) < _RHYTHM:
+            took = commits[-1].at - _find_begin(commits[-2].at, commits[-1], facts)
             return advance * 1000 <= self.max_rate * max(took, _SECOND_MS) and not is_stopped(facts, commits[-1])
         return took <= 3 * max(earlier)[0] and advance <= 2 * max(earlier_advance for _, earlier_advance in earlier)
+
+
+def _find_begin(before: int, after: Commit, facts: Facts) -> int:
+    """Return from when on the group can have read: since the commit before, or since it has members again.
+
+    before: when that commit was made, ms.
+    """
+    returned = find_last_return(facts, after.cluster, after.group, after.at)
+    return before if returned is None else max(before, returned)
+
+
+def _needs_a_closer_look(facts: Facts, cluster: str, group: str, start: int, at: int) -> bool:
+    """Return whether a move that is slow since the commit before may be an operator's, or fast since the group is back.
+
+    start, at: of the move, ms.
+    """
+    returned = find_last_return(facts, cluster, group, at)
+    is_back = returned is not None and at - returned < _RETURN_MS
+    return is_back or may_be_moved_by_operator(facts, cluster, group, start, at)
 
 
 def _describe(labels: Mapping[str, bool], forgotten: str) -> str:

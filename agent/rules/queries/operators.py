@@ -78,6 +78,13 @@ def is_small_step_without_members(facts: Facts, before: Commit, after: Commit) -
     return is_small and _is_empty_around(facts, before, after)
 
 
+def find_last_return(facts: Facts, cluster: str, group: str, at: int) -> int | None:
+    """Return when the group was last known to be without members before members joined it, by `at` (ms), or None."""
+    states = facts.history(GroupState, cluster, group)
+    returns = (state.start for idle, state in pairwise(states) if is_empty(idle) and state.has_consumers)
+    return max((returned for returned in returns if returned <= at), default=None)
+
+
 def is_stopped(facts: Facts, commit: Commit) -> bool:
     """Return whether the group has had members but had none when the commit was made."""
     state = facts.history(GroupState, commit.cluster, commit.group).as_of(commit.at)
