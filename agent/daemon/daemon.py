@@ -26,7 +26,7 @@ from agent.daemon.startup_log import StartupLog, try_receivers
 from agent.daemon.state_keeper import IN_MEMORY, STATE
 from agent.daemon.status import CheckRuns, Parts, report_buttons
 from agent.daemon.systemd import Systemd
-from agent.daemon.wiring import make_archiver, make_receivers, make_slack_presses, make_sources
+from agent.daemon.wiring import find_unwatched, make_archiver, make_receivers, make_slack_presses, make_sources
 from agent.engine.check_requests import CheckResult
 from agent.engine.engine import Engine
 from agent.engine.presence import MEMORY_MS
@@ -120,6 +120,8 @@ class Daemon:
             return self._startup_logs.setdefault(name_of_source(cluster, source), startup_log).emit
 
         self._sources = make_sources(settings, emit_for, known)
+        if unwatched := find_unwatched(self._sources, known, now_ms()):
+            self._pipeline.put(unwatched)
         self._loops = [Loop("tick", TICK_MS, self._tick, partial(self._log_failure, "tick"))]
         self._loops += [
             Loop(_name(source), source.interval, partial(self._poll, source), partial(self._poll_failed, source))

@@ -1,7 +1,7 @@
 """Sources, receivers and the archiver made from the configuration."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -11,7 +11,7 @@ from agent.config.settings import Settings
 from agent.config.sources import Cluster
 from agent.daemon.health import Health
 from agent.model.findings import Incident
-from agent.model.observations.base import Observation
+from agent.model.observations.base import Available, Observation, Unavailable
 from agent.notify.base import Receiver
 from agent.notify.console import Console
 from agent.notify.http_calls import TIMEOUT_S
@@ -21,7 +21,7 @@ from agent.notify.slack_socket import SlackSocket
 from agent.notify.slack_webhook import Webhook
 from agent.rules.log_pattern import LogPattern
 from agent.sources.base import Emit, Source
-from agent.sources.flink.source import FlinkSource
+from agent.sources.flink.source import FlinkSource, source_of_part
 from agent.sources.kafka.source import KafkaSource, KafkaSourceSettings
 from agent.sources.logs.source import LogSource
 from agent.sources.streams.changelog_source import ChangelogSource
@@ -97,6 +97,26 @@ def make_sources(settings: Settings, emit_for: Callable[[str, str], Emit], known
     for name, logs in settings.logs.items():
         sources.append(LogSource(name, logs, patterns, emit_for(name, LogSource.name), known))
     return sources
+
+
+def find_unwatched(sources: Iterable[Source], known: Iterable[Observation], now: int) -> list[Observation]:
+    """Return that nothing is unavailable any more of what the configuration no longer names. now: ms.
+
+    Such as ZooKeeper after the change to KRaft: no source reports it, so the outage would not end.
+    """
+    watched = {(source.name, source.cluster) for source in sources}
+    return [
+        Available(
+            at=max(now, outage.at),
+            source=outage.source,
+            cluster=outage.cluster,
+            group=outage.group,
+            topic=outage.topic,
+            partition=outage.partition,
+        )
+        for outage in known
+        if isinstance(outage, Unavailable) and (source_of_part(outage.source), outage.cluster) not in watched
+    ]
 
 
 def make_archiver(settings: Settings, begin: int, health: Health, unreadable: Unreadable) -> Archiver | None:

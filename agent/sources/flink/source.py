@@ -51,6 +51,11 @@ _REST, _ZOOKEEPER, _STORAGE = "flink", "flink_zookeeper", "flink_storage"
 """`source` of Unavailable and Available for REST, ZooKeeper and the storage directory."""
 
 
+def source_of_part(part: str) -> str:
+    """Return the name of the source that reports a part of what it reads, which is its own or one of the above."""
+    return FlinkSource.name if part in (_REST, _ZOOKEEPER, _STORAGE) else part
+
+
 class FlinkSource:
     """The source of one Flink cluster. A poll takes at most twice the timeout and 5 s, whatever does not answer."""
 
@@ -126,7 +131,7 @@ class FlinkSource:
     def _poll_zookeeper(self) -> tuple[HaMetadata | None, list[Observation]]:
         """Return the metadata if it can be read, and what is observed of it."""
         if self._zookeeper is None:
-            return None, []
+            return None, self._report_availability(_ZOOKEEPER, None)  # it may have been configured before
         try:
             metadata = self._zookeeper.read()
         except DisconnectedError:
@@ -191,7 +196,7 @@ class FlinkSource:
     def _poll_storage(self) -> list[Observation]:
         directory = self._settings.storage_directory
         if directory is None:
-            return []
+            return self._report_availability(_STORAGE, None)
         now = now_ms()
         if self._file_listing is None:
             listing = partial(list_job_graph_files, directory, self._settings.cluster_id, self.cluster, now)

@@ -294,3 +294,16 @@ def test_jobs_that_take_more_than_one_timeout_together_are_read_in_turn() -> Non
     assert seen.all(Unavailable) == []
     read = [path for path in server.requested if path in answers]
     assert set(read) == answers.keys()
+
+
+def test_parts_that_are_no_longer_configured_are_not_unavailable() -> None:
+    """High availability without ZooKeeper, or none: nothing else ends the outage of an earlier run."""
+    outages = [Unavailable(at=1, source=part, cluster="f", reason="r") for part in ("flink_zookeeper", "flink_storage")]
+    seen = Seen()
+    with FaultyServer(_LISTED) as server, _open_source(seen, tuple(outages), rest=[server.url]) as source:
+        source.poll()
+        source.poll()
+    assert [(fact.source, fact.cluster) for fact in seen.all(Available)] == [
+        ("flink_zookeeper", "f"),
+        ("flink_storage", "f"),
+    ]
