@@ -48,7 +48,7 @@ def find_margin(settings: TopicSettings | None, readings: list[LogOffsets], offs
 
 
 def is_age_known(readings: list[LogOffsets], offset: int, at: int) -> bool:
-    """Return whether readings tell when the record at the offset was written, or that it had not been by then.
+    """Return whether it is known when the record at the offset was written, or that it had not been by then.
 
     They do not if it was there when the log was first read, as it is of many records after a restart of the agent.
     """
