@@ -13,10 +13,10 @@ from agent.engine.history import FLOOR, History
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import PositiveDuration, duration_text
 from agent.model.findings import Finding, reader
-from agent.model.observations.base import Observation
+from agent.model.observations.base import Availability, Available, Observation
 from agent.model.observations.flink import FlinkJob
 from agent.model.times import clock
-from agent.rules.queries.flink import describe_job, ended_at, job_subject
+from agent.rules.queries.flink import REST, confirmed_at, describe_job, ended_at, job_subject
 from agent.rules.queries.partitions import earliest
 
 _STARTING = ("CREATED", "INITIALIZING", "RECONCILING", "RESTARTING", "FAILING")
@@ -29,7 +29,8 @@ class JobRestarting(Rule):
     Labels: `not_running` (for `after` not all tasks ran, or the job was starting), `again_and_again` (`restarts` times
     within `within`).
     Not: jobs that have ended; one that is RUNNING and whose tasks are unknown; one of which some tasks run and never
-    all have, as in a batch job; tasks that have finished, as those of a bounded source do.
+    all have, as in a batch job; tasks that have finished, as those of a bounded source do; what may have changed while
+    REST was unavailable.
     Recovers when all tasks have run for 30 s, or the job ends.
     """
 
@@ -38,7 +39,7 @@ class JobRestarting(Rule):
     advice: ClassVar[Mapping[str, Advice]] = {
         "": Advice(now="Check the exceptions of {reader} and the free slots in Flink's web UI.", only_while_open=True),
     }
-    observes = (FlinkJob,)
+    observes = (FlinkJob, Availability)
 
     after: PositiveDuration = 60_000
     """How long tasks may be missing."""
@@ -50,7 +51,13 @@ class JobRestarting(Rule):
     """How close together they are."""
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
-        """Return the job unless it has ended or its first state is healthy; a job that recovers is evaluated too."""
+        """Return the job unless it has ended or its first state is healthy; a job that recovers is evaluated too.
+
+        Once REST is available again, all jobs that were not healthy.
+        """
+        if isinstance(observation, Available) and observation.source == REST:
+            last = (history.changes[-1] for history in facts.histories(FlinkJob, cluster=observation.cluster))
+            return [Scope(job.cluster, job=job.job) for job in last if not job.ended and not _is_healthy(job)]
         if not isinstance(observation, FlinkJob) or observation.ended:
             return ()
         is_first = len(facts.history(FlinkJob, observation.cluster, observation.job).changes) == 1
@@ -64,11 +71,12 @@ class JobRestarting(Rule):
             yield self._make(scope, state, "again_and_again", text, facts)
         for interval in intervals_over([history], lambda at: _is_stuck(history, at)):
             begin = history.as_of(interval.begin.at)
-            if begin is None or begin in repeated or not interval.lasted(self.after, facts):
+            known_at = confirmed_at(facts, scope.cluster, interval, self.after, (REST,))
+            if begin is None or begin in repeated or known_at is None:
                 continue
             text = f"is {begin.state} with {begin.tasks_running} of {begin.tasks} tasks running since "
             finding = self._make(scope, begin, "not_running", f"{text}{clock(begin.at)} UTC", facts)
-            yield msgspec.structs.replace(finding, known_at=interval.known_at(self.after, facts))
+            yield msgspec.structs.replace(finding, known_at=known_at)
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         cluster, job = scope.cluster, scope.job or ""
