@@ -50,9 +50,9 @@ class ConsumerStopped(GroupRule):
 
     A group that comes and goes is a job: reported after three times its longest absence and at least 26 hours. An
     absence counts for eight days after its end.
-    Not: a group that ran for less than `min_uptime`, a group that has read everything, a deleted group, a group that
-    was renamed (a new group began within 5 minutes, still has consumers, and has committed each of the partitions), or
-    that runs on another cluster now.
+    Not: a group that ran for less than `min_uptime`, has read everything, was deleted, or runs on another cluster now.
+    Nor one that was renamed: a new group began within 5 minutes, still has consumers, and has committed each of the
+    partitions.
     Recovers when a member joins. Over when the group is deleted.
     """
 
