@@ -50,8 +50,9 @@ class ConsumerStopped(GroupRule):
 
     A group that comes and goes is a job: reported after three times its longest absence and at least 26 hours. An
     absence counts for eight days after its end.
-    Not: a group that ran for less than `min_uptime`, a group that has read everything, a deleted group, a group whose
-    topic a new group reads instead (it was renamed) or that runs on another cluster now.
+    Not: a group that ran for less than `min_uptime`, has read everything, was deleted, or runs on another cluster now.
+    Nor one that was renamed: a new group began within 5 minutes, still has consumers, and has committed each of the
+    partitions.
     Recovers when a member joins. Over when the group is deleted.
     """
 
@@ -95,7 +96,7 @@ class ConsumerStopped(GroupRule):
             known_at = min((at for at in observed if at is not None), default=None)
             if known_at is None:
                 continue
-            if self._is_replaced(scope, facts, [topic for topic, _ in partitions], begin.at, due):
+            if self._is_replaced(scope, facts, partitions, begin.at, due):
                 continue
             where = places({"topic": topic, "partition": partition} for topic, partition in partitions)
             yield self.make_finding(
@@ -137,26 +138,33 @@ class ConsumerStopped(GroupRule):
         unread_from = max(begin, min(times[1:], default=begin))
         return (unread_from, partitions, records) if is_regular else (begin, [], 0)
 
-    def _is_replaced(self, scope: Scope, facts: Facts, topics: list[str], begin: int, known_at: int) -> bool:
-        """Return whether a new group reads one of the topics instead, or the group runs on another cluster now."""
+    def _is_replaced(self, scope: Scope, facts: Facts, partitions: list[tuple[str, int]], begin: int, due: int) -> bool:
+        """Return whether a new group reads these partitions instead, or the group runs on another cluster now."""
         cluster, group = scope.cluster, scope.group or ""
-        successors = {
-            other
-            for topic in topics
-            for _, partition in partitions_of(facts, cluster, group)
-            for other in groups_of(facts, cluster, topic, partition)
-        } - {group}
+        readers = (set(groups_of(facts, cluster, *partition)) for partition in partitions)
         is_renamed = any(
             not facts.had_members(cluster, other, begin - self.after)
             and facts.had_members(cluster, other, begin + _DEPLOYMENT_MS)
-            for other in successors
+            and _still_reads(facts, cluster, other, partitions, due)
+            for other in set.intersection(*readers) - {group}
         )
         return is_renamed or any(
             state.has_consumers and state.cluster != cluster and state.at > begin - self.after
             for history in facts.histories(GroupState, group=group)
-            for state in [history.as_of(known_at)]
+            for state in [history.as_of(due)]
             if state is not None
         )
+
+
+def _still_reads(facts: Facts, cluster: str, group: str, partitions: list[tuple[str, int]], at: int) -> bool:
+    """Return whether the group has consumers at that moment and has committed each of the partitions by then."""
+    state = facts.history(GroupState, cluster, group).as_of(at)
+    commits = (facts.history(Commit, cluster, group, *partition).as_of(at) for partition in partitions)
+    return (
+        state is not None
+        and state.has_consumers
+        and all(commit is not None and commit.offset is not None for commit in commits)
+    )
 
 
 def _absences(facts: Facts, cluster: str, group: str, after: int) -> Iterator[_Absence]:

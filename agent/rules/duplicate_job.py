@@ -10,10 +10,10 @@ from agent.engine.history import LATENESS_MS
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding
-from agent.model.observations.base import Observation
+from agent.model.observations.base import Availability, Available, Observation
 from agent.model.observations.flink import FlinkJob, JobListing, Position
 from agent.model.times import clock
-from agent.rules.queries.flink import DEFAULT_NAMES, ended_at, is_listed
+from agent.rules.queries.flink import DEFAULT_NAMES, REST, confirmed_at, ended_at, is_listed
 from agent.rules.queries.subjects import positions_of
 
 
@@ -22,7 +22,7 @@ class DuplicateJob(Rule):
 
     If the partitions that both read are known, they must have one in common; they are waited for up to a minute.
     Not: jobs with a default name of Flink, unless both are seen to read the same partition; a job that is no longer
-    listed.
+    listed; what may have changed while REST was unavailable.
     Recovers when one of them no longer runs.
     """
 
@@ -31,18 +31,23 @@ class DuplicateJob(Rule):
     advice: ClassVar[Mapping[str, Advice]] = {
         "": Advice(now="Cancel the {reader} job that should not run: both write output.", only_while_open=True),
     }
-    observes = (FlinkJob, Position)
+    observes = (FlinkJob, Position, Availability)
 
     after: PositiveDuration = 10_000
     """How long both must run."""
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
-        """Return the cluster for a job whose name another job has, and for each new partition that such a job reads."""
+        """Return the cluster for a job whose name another job has, and for each new partition that such a job reads.
+
+        Once REST is available again, the cluster too.
+        """
         match observation:
             case FlinkJob(cluster=cluster, job=job, name=name):
                 pass
             case Position(flink=cluster, job=job, name=name) if _is_first(observation, facts):
                 pass
+            case Available(source=source, cluster=cluster) if source == REST:
+                return (Scope(cluster),) if facts.histories(FlinkJob, cluster=cluster) else ()
             case _:
                 return ()
         others = (history.changes[-1] for history in facts.histories(FlinkJob, cluster=cluster))
@@ -83,13 +88,16 @@ class DuplicateJob(Rule):
 
     def _known_at(self, flink: str, name: str, pair: tuple[str, str], interval: Interval, facts: Facts) -> int | None:
         """Return when it is known that both do the same, or None if they do not or it cannot be known."""
-        soon, late = (interval.known_at(after, facts) for after in (self.after, max(self.after, LATENESS_MS)))
-        for known_at in (soon, late):
+        known_at: int | None = None
+        for after in (self.after, max(self.after, LATENESS_MS)):
+            known_at = confirmed_at(facts, flink, interval, after, (REST,))
+            if known_at is None:
+                return None
             first, second = (_partitions_read(flink, job, facts, known_at) for job in pair)
             if first & second:
-                return known_at if interval.reaches(known_at) else None
+                return known_at
         is_same_by_name = not (first and second) and not DEFAULT_NAMES.match(name)
-        return late if is_same_by_name and interval.reaches(late) else None
+        return known_at if is_same_by_name else None
 
 
 def _both_running(cluster: str, pair: tuple[str, str], facts: Facts) -> Iterator[Interval]:

@@ -1,6 +1,6 @@
 """job_restarting: a Flink job does not get all its tasks to run, or restarts again and again."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import ClassVar
 
@@ -13,10 +13,10 @@ from agent.engine.history import FLOOR, History
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import PositiveDuration, duration_text
 from agent.model.findings import Finding, reader
-from agent.model.observations.base import Observation
+from agent.model.observations.base import Availability, Available, Observation
 from agent.model.observations.flink import FlinkJob
 from agent.model.times import clock
-from agent.rules.queries.flink import describe_job, ended_at, job_subject
+from agent.rules.queries.flink import REST, confirmed_at, describe_job, ended_at, job_subject
 from agent.rules.queries.partitions import earliest
 
 _STARTING = ("CREATED", "INITIALIZING", "RECONCILING", "RESTARTING", "FAILING")
@@ -27,9 +27,10 @@ class JobRestarting(Rule):
     """A job gets no slots, or fails as soon as it runs; Flink may report it as RUNNING all the while.
 
     Labels: `not_running` (for `after` not all tasks ran, or the job was starting), `again_and_again` (`restarts` times
-    within `within`).
+    within `within`; a restart with a number of tasks that the job has not had lately is a rescaling, and not counted).
     Not: jobs that have ended; one that is RUNNING and whose tasks are unknown; one of which some tasks run and never
-    all have, as in a batch job; tasks that have finished, as those of a bounded source do.
+    all have, as in a batch job; tasks that have finished, as those of a bounded source do; tasks that restore their
+    state, however long (shown from Flink 1.13 on); what may have changed while REST was unavailable.
     Recovers when all tasks have run for 30 s, or the job ends.
     """
 
@@ -38,7 +39,7 @@ class JobRestarting(Rule):
     advice: ClassVar[Mapping[str, Advice]] = {
         "": Advice(now="Check the exceptions of {reader} and the free slots in Flink's web UI.", only_while_open=True),
     }
-    observes = (FlinkJob,)
+    observes = (FlinkJob, Availability)
 
     after: PositiveDuration = 60_000
     """How long tasks may be missing."""
@@ -50,7 +51,13 @@ class JobRestarting(Rule):
     """How close together they are."""
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
-        """Return the job unless it has ended or its first state is healthy; a job that recovers is evaluated too."""
+        """Return the job unless it has ended or its first state is healthy; a job that recovers is evaluated too.
+
+        Once REST is available again, all jobs that were not healthy.
+        """
+        if isinstance(observation, Available) and observation.source == REST:
+            last = (history.changes[-1] for history in facts.histories(FlinkJob, cluster=observation.cluster))
+            return [Scope(job.cluster, job=job.job) for job in last if not job.ended and not _is_healthy(job)]
         if not isinstance(observation, FlinkJob) or observation.ended:
             return ()
         is_first = len(facts.history(FlinkJob, observation.cluster, observation.job).changes) == 1
@@ -64,11 +71,12 @@ class JobRestarting(Rule):
             yield self._make(scope, state, "again_and_again", text, facts)
         for interval in intervals_over([history], lambda at: _is_stuck(history, at)):
             begin = history.as_of(interval.begin.at)
-            if begin is None or begin in repeated or not interval.lasted(self.after, facts):
+            known_at = confirmed_at(facts, scope.cluster, interval, self.after, (REST,))
+            if begin is None or begin in repeated or known_at is None:
                 continue
-            text = f"is {begin.state} with {begin.tasks_running} of {begin.tasks} tasks running since "
-            finding = self._make(scope, begin, "not_running", f"{text}{clock(begin.at)} UTC", facts)
-            yield msgspec.structs.replace(finding, known_at=interval.known_at(self.after, facts))
+            shown = history.as_of(known_at) or begin
+            finding = self._make(scope, shown, "not_running", _describe(begin, shown), facts)
+            yield msgspec.structs.replace(finding, at=begin.at, since=begin.since, known_at=known_at)
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         cluster, job = scope.cluster, scope.job or ""
@@ -93,7 +101,9 @@ class JobRestarting(Rule):
     def _repeated_restarts(self, history: History[FlinkJob]) -> list[FlinkJob]:
         changes = history.changes
         restarts = [
-            index for index, (before, after) in enumerate(pairwise(changes), 1) if _has_restarted(before, after)
+            index
+            for index, (before, after) in enumerate(pairwise(changes), 1)
+            if _has_restarted(before, after) and not _is_rescaled(changes, index)
         ]
 
         def are_enough(recent: list[int]) -> bool:
@@ -118,10 +128,15 @@ def _is_healthy(job: FlinkJob) -> bool:
     return job.state == "RUNNING" and job.tasks_running + job.tasks_finished >= job.tasks
 
 
+def _is_restoring(job: FlinkJob) -> bool:
+    """Return whether all tasks that do not run restore their state."""
+    return job.state == "RUNNING" and job.tasks_running + job.tasks_finished + job.tasks_initializing >= job.tasks
+
+
 def _is_stuck(history: History[FlinkJob], at: int) -> bool | None:
     """Return whether tasks that should run did not at that moment; None if not."""
     job = history.as_of(at)
-    if job is None or _is_healthy(job) or job.state not in (*_STARTING, "RUNNING"):
+    if job is None or _is_healthy(job) or _is_restoring(job) or job.state not in (*_STARTING, "RUNNING"):
         return None
     if job.state == "RUNNING" and job.tasks_running:
         return any(earlier.tasks and _is_healthy(earlier) for earlier in history.before(at, FLOOR)) or None
@@ -133,3 +148,22 @@ def _has_restarted(before: FlinkJob, after: FlinkJob) -> bool:
     if after.restarting_at is not None and after.restarting_at != before.restarting_at:
         return before.state != "FAILING"
     return before.state == "RUNNING" and after.state in ("RESTARTING", "FAILING")
+
+
+def _is_rescaled(changes: Sequence[FlinkJob], index: int) -> bool:
+    """Return whether the job, restarted there, then has a number of tasks that it has not had in its states before.
+
+    An adaptive scheduler restarts it so whenever it gets slots or is given others.
+    """
+    earlier = {state.tasks for state in changes[max(index - FLOOR, 0) : index] if state.state == "RUNNING"}
+    after = next((state for state in changes[index:] if state.state == "RUNNING"), None)
+    return after is not None and bool(earlier) and after.tasks not in earlier
+
+
+def _describe(begin: FlinkJob, shown: FlinkJob) -> str:
+    """Return how many tasks run, and since when not all of them do."""
+    tasks = f"is {shown.state} with {shown.tasks_running} of {shown.tasks} tasks running"
+    if shown.tasks_initializing:
+        tasks += f" and {shown.tasks_initializing} restoring their state"
+    is_same = (begin.state, begin.tasks_running, begin.tasks) == (shown.state, shown.tasks_running, shown.tasks)
+    return f"{tasks}{'' if is_same else '; not all have run'} since {clock(begin.at)} UTC"

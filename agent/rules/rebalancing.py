@@ -53,7 +53,8 @@ class Rebalancing(Rule):
     Not: a group that is starting (rebalances within a minute after it had no members), groups without members, the
     second half of a cooperative rebalance (one that begins while partitions wait to be assigned); a rolling restart (in
     each rebalance another instance leaves or joins, none of them more than twice), however its rebalances fall together
-    with polls; rebalances that assign new partitions to the same members.
+    with polls, also if its instances share host and client id; rebalances that assign new partitions to the same
+    members.
     Recovers when the group has been quiet for a minute: Stable with the same members and partitions, or without
     members.
     """
@@ -193,7 +194,7 @@ class Rebalancing(Rule):
             recent = [index for index in recent if changes[index].at >= changes[recent[-1]].at - self.within]
             if len(recent) < self.times:
                 return False
-            turnover = Counter(name for names in _instance_changes(changes, recent) for name in names)
+            turnover = _count_turnover(changes, recent)
             return max(turnover.values(), default=0) > min(_RESTART_REBALANCES, self.times - 2)
 
         return [changes[index] for index in find_repetitions(indexes, are_enough)]
@@ -263,19 +264,26 @@ def _owner_ids(state: GroupState) -> dict[TopicPartition, str]:
     return {partition: member.id for partition, member in _owners(state).items()}
 
 
-def _instance_changes(changes: Sequence[GroupState], rebalances: list[int]) -> Iterator[set[str]]:
-    """Yield the instances that left or joined in each rebalance, {""} if none did and no partition is new to the group.
+def _count_turnover(changes: Sequence[GroupState], rebalances: list[int]) -> Counter[str]:
+    """Return in how many rebalances each instance left or joined; "": without either and without new partitions.
 
-    The last rebalance is left out while it is not over.
+    The last rebalance is left out while it is not over. Several instances of one name, of which none has left that had
+    joined, are restarted one after the other or added: they count like one restart.
     """
     quiet = [_quiet_before(changes, rebalances[0], index) for index in rebalances]
     if not is_rebalancing(changes[rebalances[-1]]):
         quiet.append(changes[rebalances[-1]])
+    turnover, joined, left = Counter[str](), set[tuple[str, str]](), set[tuple[str, str]]()
     for before, after in pairwise(state for state in quiet if state is not None):
-        changed = {member.id for member in before.members} ^ {member.id for member in after.members}
-        instances = {_instance(member) for member in (*before.members, *after.members) if member.id in changed}
+        old, new = ({(member.id, _instance(member)) for member in state.members} for state in (before, after))
+        joined |= new - old
+        left |= old - new
         has_grown = not _owners(after).keys() <= _owners(before).keys()
-        yield instances or (set() if has_grown else {""})
+        turnover.update({name for _, name in old ^ new} or (set() if has_grown else {""}))
+    unstable = {"", *(name for _, name in joined & left)}
+    return Counter(
+        {name: number if name in unstable else min(number, _RESTART_REBALANCES) for name, number in turnover.items()}
+    )
 
 
 def _quiet_before(changes: Sequence[GroupState], first: int, index: int) -> GroupState | None:

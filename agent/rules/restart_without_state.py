@@ -10,10 +10,18 @@ from agent.engine.history import LATENESS_MS
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding, reader
-from agent.model.observations.base import Observation
+from agent.model.observations.base import Availability, Available, Observation
 from agent.model.observations.flink import Checkpoints, FlinkJob, JobManagerLeader
 from agent.model.times import clock
-from agent.rules.queries.flink import describe_job, ended_at, has_state, job_subject, leader_changes
+from agent.rules.queries.flink import (
+    REST,
+    confirmed_at,
+    describe_job,
+    ended_at,
+    has_state,
+    job_subject,
+    leader_changes,
+)
 from agent.rules.queries.partitions import earliest
 
 
@@ -24,7 +32,8 @@ class RestartWithoutState(Rule):
 
     Label: `after_failover` (the JobManager leader had changed in between).
     Not: a job that goes on, or restarts on its JobManager (its counts go on, and Flink restores it); a restore that
-    REST shows only seconds after the tasks run, or up to a minute late with its time; one that had completed none.
+    REST shows only seconds after the tasks run, or up to a minute late with its time; one that had completed none; what
+    may have changed while REST was unavailable.
     Recovers when the job is restored from a checkpoint or savepoint after all, or ends.
     """
 
@@ -34,19 +43,25 @@ class RestartWithoutState(Rule):
             now="Stop {reader} and start it from its last good checkpoint or savepoint before it overwrites results."
         ),
     }
-    observes = (Checkpoints, FlinkJob)
+    observes = (Checkpoints, FlinkJob, Availability)
 
     wait: PositiveDuration = 15_000
     """How long it must run: REST shows a restore 8 to 10 s after the failover, seconds after the tasks run."""
 
     def scopes(self, observation: Observation, facts: Facts) -> Iterable[Scope]:
-        """Return the job if its counts started over, or if it runs and was in another state before."""
+        """Return the job if its counts started over, or if it runs and was in another state before.
+
+        Once REST is available again, all jobs that run.
+        """
         match observation:
             case Checkpoints(cluster=cluster, job=job):
                 last_two = facts.history(Checkpoints, cluster, job).changes[-2:]
                 is_concerned = len(last_two) == 2 and _has_lost_state(*last_two)
             case FlinkJob(cluster=cluster, job=job, state="RUNNING"):
                 is_concerned = len(facts.history(FlinkJob, cluster, job).changes) > 1
+            case Available(cluster=cluster, source=source) if source == REST:
+                states = (history.changes[-1] for history in facts.histories(FlinkJob, cluster=cluster))
+                return [Scope(cluster, job=state.job) for state in states if state.state == "RUNNING"]
             case _:
                 return ()
         return (Scope(cluster, job=job),) if is_concerned else ()
@@ -58,9 +73,9 @@ class RestartWithoutState(Rule):
             if not _has_lost_state(before, after):
                 continue
             run = _find_run(cluster, job, before, after, facts)
-            if run is None or not run.lasted(self.wait, facts):
+            known_at = None if run is None else confirmed_at(facts, cluster, run, self.wait, (REST,))
+            if run is None or known_at is None:
                 continue
-            known_at = run.known_at(self.wait, facts)
             late = history.between(after.at, known_at + LATENESS_MS)
             if any(_is_restored_by(checkpoints, known_at) for checkpoints in late):
                 continue

@@ -17,9 +17,7 @@ from agent.rules.queries.flink import describe_job, ended_at, job_subject
 from agent.rules.queries.old_restores import (
     Restore,
     State,
-    failures_since,
     find_restores,
-    newest_state,
     restored_state,
 )
 
@@ -49,8 +47,9 @@ class RestoredFromOld(Rule):
     its id and from how often the job completed checkpoints.
     Labels: `savepoint`, `resubmitted` (under a new job id, so not by Flink itself), `checkpoints_failed` (it is the
     last completed one, but for `min_age` at least 3 checkpoints in a row had failed since).
-    Not: a restore from the last completed checkpoint, however old, if none has failed since; the first start from a
-    savepoint of a job that Backflow does not know; a copy of a job that runs on.
+    Not: a restore from the last completed checkpoint, however old, if none has failed since; a recovery from it after a
+    savepoint that was taken since, which Flink does not use for that (from 1.15 on); the first start from a savepoint
+    of a job that Backflow does not know; a copy of a job that runs on.
     Ends when the job has ended, or has run for as long as it was taken back.
     """
 
@@ -112,11 +111,11 @@ class RestoredFromOld(Rule):
 
     def _judge(self, facts: Facts, restore: Restore) -> _OldRestore | None:
         """Return the restore if it is from an old state, as far as can be known, else None."""
-        newest = newest_state(restore.before)
+        newest = restore.newest
         state = restored_state(facts, restore, newest) if newest is not None else None
         if newest is None or state is None or state.id > newest.id:
             return None
-        failures = failures_since(restore, newest) if state.id == newest.id else 0
+        failures = restore.count_failures(newest) if state.id == newest.id else 0
         if state.id == newest.id and failures < _FAILURES:
             return None
         older_by = (restore.before.at if failures else newest.at) - state.at

@@ -19,7 +19,7 @@ from agent.rules.queries.partitions import (
     find_incarnation_ends,
 )
 from agent.rules.queries.subjects import groups_of, partitions_in
-from agent.rules.queries.unread import longest_interval, remembered
+from agent.rules.queries.unread import MARKER, longest_interval, remembered
 
 _GONE_MS = 300_000
 """How long a topic must be missing to be gone for good: metadata may lack one for a while."""
@@ -37,7 +37,8 @@ class TopicRecreated(EventRule, TopicRule):
 
     Its offsets start at 0 again: no other rule reports this as a rewind or a truncation.
     A warning, with the label `unread`, if a group had not read `min_records` of the old topic, or most of it: they are
-    lost. What was written since the group could have committed last does not count, nor do abandoned groups.
+    lost. What was written since the group could have committed last does not count, nor do abandoned groups, nor a
+    single offset at the log end, which may be a transaction marker.
     Label `unproven`: the topic was missing from the metadata, and neither ids nor log ends show whether it is another.
     Label `gone`: the topic has been missing for five minutes, reported only if records were unread.
     Not: an id that was unknown before, a UUID in place of a czxid (an upgrade to 2.8), a topic that was missing from
@@ -182,7 +183,8 @@ class TopicRecreated(EventRule, TopicRule):
         log = next((reading for reading in reversed(readings) if reading.at <= until), None)
         if log is None:
             return None
-        return _Log(max(log.log_end - max(commits[-1].offset or 0, log.log_start), 0), log.log_end - log.log_start)
+        unread = log.log_end - max(commits[-1].offset or 0, log.log_start)
+        return _Log(unread if unread > MARKER else 0, log.log_end - log.log_start)
 
     def _is_reading(self, commit: Commit, at: int, facts: Facts) -> bool:
         """Return whether the group of the commit had a member for the partition, or if unknown, committed recently."""

@@ -1,6 +1,6 @@
 """transaction_hanging: an open transaction keeps the last stable offset of a partition from moving."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
@@ -96,9 +96,9 @@ class TransactionHanging(TopicRule):
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Return the finding with the groups that wait and the records hidden by now, or by the last full minute."""
-        standstill = next((still for still in _standstills(scope, facts) if still.begin.at == finding.at), None)
+        standstill = _standstill_of(finding, scope, facts)
         if standstill is None:
-            return finding
+            return recovered(finding, _moved_at(finding, scope, facts))
         now = max(finding.known_at, facts.now)
         # While records are written, their number changes with each poll, and with it the message.
         times = (finding.known_at, self._hangs_at(standstill, facts), now // _MINUTE_MS * _MINUTE_MS)
@@ -108,6 +108,14 @@ class TransactionHanging(TopicRule):
         if deleted_at is not None and standstill.lasts_until(deleted_at):
             return ended(grown, deleted_at, "the topic was deleted")
         return recovered(grown, None if standstill.end is None else standstill.end.at)
+
+    def reconcile(self, findings: Sequence[Finding]) -> Sequence[Finding]:
+        """Return the findings once per standstill: after a restart, one that is reported seems to begin later."""
+        kept: list[Finding] = []
+        for finding in sorted(findings, key=lambda finding: (finding.at, finding.key)):
+            if not any(_covers(earlier, finding) for earlier in kept):
+                kept.append(finding)
+        return kept
 
     def _make_finding(self, scope: Scope, standstill: "_Standstill", facts: Facts, known_at: int, at: int) -> Finding:
         """Return the finding as it is at `at`, or at the end of the standstill if that is earlier."""
@@ -153,7 +161,9 @@ class TransactionHanging(TopicRule):
         return not is_gone and at - max(commit.at, begin.at) >= self.waiting
 
     def _hangs_at(self, standstill: "_Standstill", facts: Facts) -> int:
-        settings = facts.history(ClusterSettings, standstill.begin.cluster).as_of(standstill.begin.at)
+        history = facts.history(ClusterSettings, standstill.begin.cluster)
+        # After a restart they may be known only from later than the begin.
+        settings = history.as_of(standstill.begin.at) or next(iter(history), None)
         allowed = settings.transaction_max_timeout_ms if settings is not None else None
         return standstill.begin.at + max(self.after, allowed or 0)
 
@@ -189,6 +199,28 @@ def _standstills(scope: Scope, facts: Facts) -> Iterator[_Standstill]:
     for begin, end in pairwise(changes):
         if begin is not None and begin.held_back:
             yield _Standstill(begin, end)
+
+
+def _standstill_of(finding: Finding, scope: Scope, facts: Facts) -> _Standstill | None:
+    """Return the finding's standstill, with its begin: after a restart the history may begin later. None if unknown."""
+    history = facts.history(LastStableOffset, *scope.in_partition)
+    begin = history.as_of(finding.at) or next(iter(history), None)
+    if begin is None or not begin.held_back or begin.offset != finding.current.get("offset"):
+        return None
+    end = next(iter(history.after(begin.at)), None)
+    return _Standstill(replace(begin, at=finding.at, since=finding.since), end)
+
+
+def _moved_at(finding: Finding, scope: Scope, facts: Facts) -> int | None:
+    """Return when the last stable offset was first seen elsewhere than where the finding reports it; None if never."""
+    later = facts.history(LastStableOffset, *scope.in_partition).after(finding.at)
+    return later[0].at if later else None
+
+
+def _covers(earlier: Finding, later: Finding) -> bool:
+    """Return whether both are about one standstill, which the earlier one reports."""
+    is_same = earlier.current.get("offset") == later.current.get("offset")
+    return is_same and (earlier.recovered_at is None or later.at < earlier.recovered_at)
 
 
 def _transaction(standstill: _Standstill, facts: Facts, at: int) -> OpenTransaction | None:

@@ -9,7 +9,7 @@ from pydantic import Field
 from agent.engine.condition_rule import find_series, intervals_where
 from agent.engine.facts import Facts
 from agent.engine.history import FLOOR, History
-from agent.engine.rule import Advice, Rule, Scope, recovered
+from agent.engine.rule import Advice, Rule, Scope, ended, recovered
 from agent.model.config_types import PositiveDuration
 from agent.model.findings import Finding
 from agent.model.observations.base import Observation
@@ -28,7 +28,8 @@ class ZooKeeperUnhealthy(Rule):
     `within`).
     Not: a server that Backflow has never reached, or that refuses `srvr`; an ensemble that does not answer at all,
     which is reported as an unavailable source.
-    Recovers when the server serves, when requests are fast again, or when no session has expired for `within`.
+    Recovers when the server serves or is no longer observed, when requests are fast again, or when no session has
+    expired for `within`.
     """
 
     title = "ZooKeeper of {cluster} is unhealthy"
@@ -97,7 +98,7 @@ class ZooKeeperUnhealthy(Rule):
             quiet = (before for before, after in pairwise(times) if after - before > self.within)
             return recovered(finding, next(quiet, times[-1]) + self.within)
         if _SERVER in finding.labels:
-            return recovered(finding, next((health.at for health in later if server in health.serving), None))
+            return _followed_server(finding, str(server), later)
         fast = (health.at for health in later if health.latency_ms is not None and not self._is_slow(health))
         return recovered(finding, next(fast, None))
 
@@ -153,6 +154,16 @@ class ZooKeeperUnhealthy(Rule):
                 f"{span(health.at - first.start)}, by {clock(health.at)} UTC",
                 current={"expiries": self.expiries},
             )
+
+
+def _followed_server(finding: Finding, server: str, later: Iterable[ZooKeeperHealth]) -> Finding:
+    """Return the finding as recovered when the server served, or as over when it was not among those that are asked."""
+    for health in later:
+        if server in health.serving:
+            return recovered(finding, health.at)
+        if server not in (*health.not_serving, *health.unreachable):
+            return ended(finding, health.at, "the server is no longer observed")
+    return finding
 
 
 def _find_expiries(history: History[ZooKeeperHealth]) -> list[ZooKeeperHealth]:

@@ -14,7 +14,8 @@ class FlinkJob(Observation, frozen=True, kw_only=True, tag="flink_job", gc=False
     RUNNING, FAILING, RESTARTING, CANCELED, ...). started_at: when this execution started on this JobManager. ended_at:
     when it ended; null if it has not. restarting_at: when it last entered RESTARTING; null if it never did or Flink
     does not report it. tasks: number of subtasks. tasks_running: number of subtasks that are running. tasks_finished:
-    number of subtasks that have read all of a bounded source, while others run on.
+    number of subtasks that have read all of a bounded source, while others run on. tasks_initializing: number of
+    subtasks that restore their state; 0 before Flink 1.13, which does not report it.
     """
 
     key = ("cluster", "job")
@@ -29,6 +30,7 @@ class FlinkJob(Observation, frozen=True, kw_only=True, tag="flink_job", gc=False
     tasks: int = 0
     tasks_running: int = 0
     tasks_finished: int = 0
+    tasks_initializing: int = 0
 
     @property
     def ended(self) -> bool:

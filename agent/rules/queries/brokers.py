@@ -29,11 +29,18 @@ def find_absences(facts: Facts, cluster: str, broker: int) -> Iterator[Absence]:
             continue
         if known is not None and down is not None:
             yield Absence(broker, known, down, state)
-        elif known is not None and (state.session, state.epoch) != (known.session, known.epoch):
+        elif known is not None and _is_replaced(known, state):
             yield Absence(broker, known, state, state)
         known, down = state, None
     if known is not None and down is not None:
         yield Absence(broker, known, down, None)
+
+
+def _is_replaced(known: BrokerRegistration, state: BrokerRegistration) -> bool:
+    """Return whether the broker was registered again: not if ZooKeeper shows only one of the two, as in a migration."""
+    if (known.session is None) != (state.session is None):
+        return False
+    return (state.session, state.epoch) != (known.session, known.epoch)
 
 
 def holds_replicas(facts: Facts, cluster: str, broker: int, at: int) -> bool:

@@ -15,8 +15,20 @@ from agent.rules.queries.partitions import CLOCK_SLACK_MS, earliest
 REST, ZOOKEEPER, STORAGE = "flink", "flink_zookeeper", "flink_storage"
 """The parts of a Flink source whose availability is observed on its own, by their `source` in Availability."""
 
-DEFAULT_NAMES = NameFilter(include=["Flink Streaming Job", "Flink Java Job at *", "Flink Batch Job", "insert-into_*"])
-"""Names that Flink gives to jobs without one (StreamGraphGenerator, ExecutionEnvironment, TableEnvironment)."""
+DEFAULT_NAMES = NameFilter(
+    include=[
+        "Flink Streaming Job",
+        "Flink Java Job at *",
+        "Flink Batch Job",
+        "insert-into_*",
+        "collect",
+        "DataStream Collect",
+    ]
+)
+"""Names that Flink gives to jobs without one (StreamGraphGenerator, ExecutionEnvironment, TableEnvironment).
+
+The last two are those of queries (TableEnvironment) and of executeAndCollect (DataStream).
+"""
 
 _MISSING_MS = 30_000
 

@@ -40,6 +40,21 @@ class Restore(NamedTuple):
         """The last reading of the execution that is continued."""
         return self.earlier[-1]
 
+    @property
+    def newest(self) -> State | None:
+        """The newest state that could have been restored, or None."""
+        return self._newest_in(self.before)
+
+    def count_failures(self, newest: State) -> int:
+        """Return how many checkpoints had failed in a row since the newest state when the job was restored."""
+        readings = [before for before in self.earlier if (state := self._newest_in(before)) and state.id == newest.id]
+        return sum(max(after.failed - before.failed, 0) for before, after in pairwise(readings))
+
+    def _newest_in(self, before: Checkpoints) -> State | None:
+        # To recover, a job does not use savepoints that were taken of it while it ran (from 1.15 on, FLINK-25191).
+        is_recovery = self.before.job == self.reading.job and not self.reading.restored_savepoint
+        return _newest_state(before, with_savepoint=not is_recovery)
+
 
 def find_restores(facts: Facts, cluster: str, job: str) -> Iterator[Restore]:
     """Yield the job's restores that continue a known execution, oldest first."""
@@ -54,11 +69,11 @@ def find_restores(facts: Facts, cluster: str, job: str) -> Iterator[Restore]:
         earlier.append(reading)
 
 
-def newest_state(checkpoints: Checkpoints) -> State | None:
+def _newest_state(checkpoints: Checkpoints, *, with_savepoint: bool) -> State | None:
     """Return the newest state that the execution had completed or was itself restored from, or None."""
     states = (
         (checkpoints.last, checkpoints.last_triggered_at, checkpoints.last_path, False),
-        (checkpoints.savepoint, checkpoints.savepoint_triggered_at, None, True),
+        (checkpoints.savepoint if with_savepoint else None, checkpoints.savepoint_triggered_at, None, True),
         (
             checkpoints.restored_id,
             checkpoints.restored_at,
@@ -101,12 +116,6 @@ def restored_state(facts: Facts, restore: Restore, newest: State) -> State | Non
     if interval is not None:
         times.append(round(newest.at - (newest.id - state.id) * interval))
     return state._replace(at=min(times), is_exact=False) if times else None
-
-
-def failures_since(restore: Restore, newest: State) -> int:
-    """Return how many checkpoints had failed in a row since the newest state when the job was restored."""
-    readings = [before for before in restore.earlier if (state := newest_state(before)) and state.id == newest.id]
-    return sum(max(after.failed - before.failed, 0) for before, after in pairwise(readings))
 
 
 def _with_state(readings: Iterable[Checkpoints], restored: Checkpoints) -> list[Checkpoints]:

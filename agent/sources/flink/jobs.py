@@ -159,6 +159,7 @@ def make_flink_job(cluster: str, job: Job, restarting_at: int | None, at: int) -
         tasks=job.tasks.total,
         tasks_running=job.tasks.running,
         tasks_finished=job.tasks.finished,
+        tasks_initializing=job.tasks.initializing,
     )
 
 

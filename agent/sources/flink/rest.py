@@ -61,9 +61,10 @@ def is_tolerated(refusal: HttpStatusError, refused_since: int, now: int) -> bool
 
 
 class Tasks(Struct, frozen=True):
-    """Numbers of a job's subtasks."""
+    """Numbers of a job's subtasks. initializing: those that restore their state, from Flink 1.13 on."""
 
     total: int = 0
+    initializing: int = 0
     running: int = 0
     finished: int = 0
 

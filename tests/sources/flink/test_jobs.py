@@ -28,6 +28,13 @@ def test_finished_tasks_of_a_running_job_are_counted() -> None:
     assert (job.tasks, job.tasks_running, job.tasks_finished) == (4, 3, 1)
 
 
+def test_tasks_that_restore_their_state_are_counted() -> None:
+    tasks = {"total": 9, "created": 0, "initializing": 5, "running": 3, "finished": 1}
+    listed = {"jid": "d" * 32, "name": "n", "state": "RUNNING", "start-time": 1, "tasks": tasks}
+    job = make_flink_job("f", msgspec.convert(listed, Job), None, 7)
+    assert (job.tasks, job.tasks_running, job.tasks_finished, job.tasks_initializing) == (9, 3, 1, 5)
+
+
 def test_checkpoints_show_what_was_restored(recorded: RecordedResponses) -> None:
     """1.4 omits what it does not know, such as the path of the restored checkpoint."""
     job = recorded.jobs["reader"].jid
