@@ -13,11 +13,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from errno import ENOENT
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-import pyarrow as pa
 import structlog
 from pyarrow import compute, parquet
 
@@ -30,6 +29,7 @@ from agent.storage.journal.retention import RETAIN_MS, TRUST_MS
 from agent.storage.journal.segments import (
     DAY_MS,
     FOREVER,
+    ROW_GROUP,
     UNREADABLE,
     Segment,
     Unreadable,
@@ -37,6 +37,7 @@ from agent.storage.journal.segments import (
     batches,
     day_of,
     folders,
+    in_groups,
     segments_in,
     write,
 )
@@ -297,17 +298,20 @@ class Archiver:
 
 
 def _write_rest(segment: Segment, until: int) -> tuple[Path, int]:
-    """Write the rows after a position beside the segment; return the file and its first position."""
-    tables = []
-    for batch in batches(segment, -FOREVER, FOREVER):
-        rest = batch.filter(compute.greater(batch.column("position"), until))
-        if rest.num_rows:
-            tables.append(pa.Table.from_batches([rest]))
-    if not tables:
+    """Write the rows after a position beside the segment, in row groups; return the file and its first position."""
+    read = batches(segment, -FOREVER, FOREVER)
+    after = (batch.filter(compute.greater(batch.column("position"), until)) for batch in read)
+    rest = (batch for batch in after if batch.num_rows)
+    earliest = next(rest, None)
+    if earliest is None:
         raise FileNotFoundError(ENOENT, "removed while it was being read", str(segment.path))
     path = segment.path.with_name(f"_{segment.first:019d}-rest.tmp")
-    write(path, tables[0].schema, [pa.concat_tables(tables)])
-    return path, tables[0].column("position")[0].as_py()
+    try:
+        write(path, earliest.schema, in_groups(chain([earliest], rest), ROW_GROUP))
+    except UNREADABLE:
+        path.unlink(missing_ok=True)
+        raise
+    return path, earliest.column("position")[0].as_py()
 
 
 def _new_id() -> str:

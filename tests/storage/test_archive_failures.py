@@ -1,0 +1,64 @@
+"""The archive after outages, and while local files cannot be read."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from agent.storage.journal import segments
+from agent.storage.journal.archive import Archive
+from agent.storage.journal.segments import ROW_GROUP
+from tests.storage.archives import files, ship
+
+ROWS = 8 * ROW_GROUP
+ROW_BYTES = 112
+SCHEMA = pa.schema([("position", pa.int64()), ("group", pa.string())])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Archive:
+    return Archive(f"file://{tmp_path}/archive")
+
+
+@pytest.fixture
+def pool() -> Iterator[pa.MemoryPool]:
+    """The memory that Arrow allocates during the test."""
+    default = pa.default_memory_pool()
+    counting = pa.proxy_memory_pool(default)
+    pa.set_memory_pool(counting)
+    yield counting
+    pa.set_memory_pool(default)
+
+
+def tables(first: int, last: int) -> Iterator[pa.Table]:
+    """Yield rows of ROW_BYTES, a row group at a time."""
+    for begin in range(first, last + 1, ROW_GROUP):
+        positions = range(begin, min(begin + ROW_GROUP, last + 1))
+        yield pa.table({"position": positions, "group": ["g" * 100] * len(positions)}, SCHEMA)
+
+
+def seal(folder: Path, first: int, last: int, content: Iterable[pa.Table]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{first:019d}-{last:019d}.parquet"
+    segments.write(path, SCHEMA, content)
+    return path
+
+
+def test_the_rest_of_a_merged_file_is_streamed(tmp_path: Path, store: Archive, pool: pa.MemoryPool) -> None:
+    """After an outage it may be nearly all of a file that takes gigabytes in memory."""
+    local = tmp_path / "journal"
+    folder = local / "commit" / "date=2026-11-20"
+    part = seal(folder, 0, 1_233, tables(0, 1_233))
+    ship(local, store)
+    part.unlink()
+    seal(folder, 0, ROWS - 1, tables(0, ROWS - 1))
+    ship(local, store)
+    assert [path.name for path in files(store)] == [
+        f"{0:019d}-{1_233:019d}.parquet",
+        f"{1_234:019d}-{ROWS - 1:019d}.parquet",
+    ]
+    rest = parquet.read_metadata(files(store)[1])
+    assert [rest.row_group(number).num_rows for number in range(rest.num_row_groups)] == 7 * [ROW_GROUP] + [64_302]
+    assert pool.max_memory() < 5 * ROW_GROUP * ROW_BYTES
