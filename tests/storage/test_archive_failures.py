@@ -1,6 +1,7 @@
 """The archive after outages, and while local files cannot be read."""
 
 from collections.abc import Iterable, Iterator
+from errno import EIO
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,9 +9,10 @@ import pytest
 from pyarrow import parquet
 
 from agent.storage.journal import segments
-from agent.storage.journal.archive import Archive
+from agent.storage.journal.archive import Archive, Content
+from agent.storage.journal.reader import entries
 from agent.storage.journal.segments import ROW_GROUP
-from tests.storage.archives import files, ship
+from tests.storage.archives import archived, fail, files, merge, ship, write
 
 ROWS = 8 * ROW_GROUP
 ROW_BYTES = 112
@@ -62,3 +64,49 @@ def test_the_rest_of_a_merged_file_is_streamed(tmp_path: Path, store: Archive, p
     rest = parquet.read_metadata(files(store)[1])
     assert [rest.row_group(number).num_rows for number in range(rest.num_row_groups)] == 7 * [ROW_GROUP] + [64_302]
     assert pool.max_memory() < 5 * ROW_GROUP * ROW_BYTES
+
+
+def test_file_in_flight_is_discarded_before_other_folders_are_shipped(
+    local: Path, store: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segment of a folder that precedes the one with the file in flight was sealed meanwhile."""
+    put = store.put
+
+    def put_in_vain(source: Path, content: Content, target: str) -> None:
+        if "/tick/" not in target:
+            put(source, content, target)
+            return
+        Path(target).parent.mkdir(parents=True)
+        Path(target).write_bytes(bytes(content.size))  # of the same size, as the listing shows
+        raise OSError(EIO, "the store is unavailable")
+
+    with monkeypatch.context() as context:
+        context.setattr(store, "put", put_in_vain)
+        with pytest.raises(OSError, match="unavailable"):
+            ship(local, store)
+    write(local, 600, 1)
+    for folder in (local / "tick").iterdir():
+        merge(folder)
+    ship(local, store)
+    assert archived(store) == list(entries(local, unreadable=fail))
+    assert not (local / "archive-in-flight").exists()
+
+
+def test_what_is_left_of_a_put_is_discarded(store: Archive, tmp_path: Path) -> None:
+    folder = tmp_path / "archive" / "tick"
+    folder.mkdir(parents=True)
+    for name in ("whole.parquet", "_whole.parquet.tmp", "other.parquet"):
+        (folder / name).write_bytes(b"rows")
+    store.discard(f"{store.root}/tick/whole.parquet")
+    store.discard(f"{store.root}/tick/absent.parquet")
+    store.discard(f"{store.root}/commit/absent.parquet")
+    assert [path.name for path in files(store)] == ["other.parquet"]
+
+
+def test_file_in_flight_of_another_archive_is_left_alone(local: Path, store: Archive, tmp_path: Path) -> None:
+    other = tmp_path / "other.parquet"
+    other.write_bytes(b"rows")
+    (local / "archive-in-flight").write_text(f"{other}\n")
+    ship(local, store)
+    assert other.exists()
+    assert archived(store) == list(entries(local, unreadable=fail))

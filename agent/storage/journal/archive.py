@@ -98,11 +98,9 @@ class Archive:
     def put(self, source: Path, content: Content, target: str) -> None:
         """Copy a local file to a path of the archive, and return when what can be read there is the same."""
         is_store = self.files.type_name in OBJECT_STORES
-        folder, _, name = target.rpartition("/")
-        # Names that begin with an underscore are ignored by readers.
-        path = target if is_store else f"{folder}/_{name}.tmp"
+        path = target if is_store else _unfinished(target)
         if not is_store:
-            self.files.create_dir(folder, recursive=True)
+            self.files.create_dir(target.rpartition("/")[0], recursive=True)
         with source.open("rb") as file, self.files.open_output_stream(path) as sink:
             while chunk := file.read(_CHUNK):
                 sink.write(chunk)
@@ -112,9 +110,14 @@ class Archive:
             msg = f"{self.url}: {path} is not what was written: {archived.size:,} of {content.size:,} bytes, or others"
             raise OSError(msg)
         if not is_store:
-            if self.files.get_file_info(target).type is fs.FileType.File:
-                self.files.delete_file(target)
+            self._delete(target)
             self.files.move(path, target)
+
+    def discard(self, target: str) -> None:
+        """Remove what an unfinished `put` may have left of a file."""
+        self._delete(target)
+        if self.files.type_name not in OBJECT_STORES:
+            self._delete(_unfinished(target))
 
     def remove_before(self, day: int, agent: str, known: set[str]) -> int:
         """Remove the agent's files of dates before this day and return how many dates of a kind had any.
@@ -165,9 +168,19 @@ class Archive:
         day, of = day_of(Path(date)), journal.removeprefix("journal=")
         return owner, Segment(kind, day, *positions, path, of, self.files)
 
+    def _delete(self, path: str) -> None:
+        if self.files.get_file_info(path).type is fs.FileType.File:
+            self.files.delete_file(path)
+
     def _list(self, path: str, *, recursive: bool = False) -> list[Any]:
         selector = fs.FileSelector(path, recursive=recursive, allow_not_found=True)
         return list(self.files.get_file_info(selector))
+
+
+def _unfinished(target: str) -> str:
+    """Return the path of a file while it is written: readers ignore names that begin with an underscore."""
+    folder, _, name = target.rpartition("/")
+    return f"{folder}/_{name}.tmp"
 
 
 def measure(stream: Any) -> Content:

@@ -2,8 +2,8 @@
 
 The files of a folder (a kind and a date) are shipped in order of position, each verified by reading it back before the
 next. What the archive lists of a folder is therefore all up to its last position, and after a failure, a kill or a
-merge of local files exactly the rest is shipped. The name of the file in flight is on the local disk: after a kill the
-archive may have it without verification, and it is removed and shipped once more.
+merge of local files exactly the rest is shipped. The name of the file in flight is on the local disk: after a failure
+or a kill the archive may have it without verification. It is removed there before anything else is shipped.
 """
 
 import os
@@ -148,6 +148,7 @@ class Archiver:
         self._until = {folder: until for folder, until in self._until.items() if folder in present}
         self._pending = {folder: found for folder in present if (found := self._sealed(folder))}
         for folder in list(self._pending):
+            self._discard_unverified()
             while not self._stop.is_set() and not self._ship_folder(folder):
                 self._pending[folder] = self._sealed(folder)
         if self._retention is not None and monotonic_ms() >= self._retain_at:
@@ -232,7 +233,7 @@ class Archiver:
                 try:
                     self._ship(segment, until, target)
                 except UNREADABLE as error:
-                    del self._until[folder]  # the file in flight may be there
+                    del self._until[folder]  # what is in flight may be there
                     if isinstance(error, FileNotFoundError) and not segment.path.exists():
                         return False
                     raise
@@ -241,8 +242,16 @@ class Archiver:
         del self._pending[folder]
         return True
 
+    def _discard_unverified(self) -> None:
+        """Remove the file that was in flight at a failure or a kill from the archive, if it is there."""
+        mark = self._directory / _IN_FLIGHT
+        target = _read(mark)
+        if target.startswith(f"{self._archive.root}/"):  # otherwise that of another archive
+            self._archive.discard(target)
+        mark.unlink(missing_ok=True)
+
     def _look_up(self, folder: Path) -> int:
-        """Return the position up to which the archive has a folder, after removing a file that was in flight.
+        """Return the position up to which the archive has a folder.
 
         If it has positions that this journal had not reached when the agent started, the journal was restored from an
         older copy: it gets another id, under which its positions are its own.
@@ -257,13 +266,8 @@ class Archiver:
             return _NOTHING
         self._known.add(folder)
         here = {(segment.first, segment.last): segment.path for segment in segments_in(folder)}
-        in_flight = _read(self._directory / _IN_FLIGHT)
         until = _NOTHING
         for positions in sorted(sizes):
-            path = f"{target}/{_name(*positions)}"
-            if path == in_flight:
-                self._archive.files.delete_file(path)
-                break
             local = here.get(positions)
             if local is not None and local.stat().st_size != sizes[positions]:
                 break
