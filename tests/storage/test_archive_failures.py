@@ -8,8 +8,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from agent.storage.journal import segments
-from agent.storage.journal.archive import Archive, Content
+from agent.storage.journal import archiver, segments
+from agent.storage.journal.archive import Archive, Content, LocalFileError
+from agent.storage.journal.archiver import Archiver
 from agent.storage.journal.reader import entries
 from agent.storage.journal.segments import ROW_GROUP
 from tests.storage.archives import archived, fail, files, merge, ship, write
@@ -110,3 +111,68 @@ def test_file_in_flight_of_another_archive_is_left_alone(local: Path, store: Arc
     ship(local, store)
     assert other.exists()
     assert archived(store) == list(entries(local, unreadable=fail))
+
+
+def make_unreadable(path: Path) -> None:
+    """Put a link to itself in place of a file: opening it fails also for root."""
+    path.unlink()
+    path.symlink_to(path)
+
+
+def test_unreadable_file_holds_back_its_folder_only(local: Path, store: Archive) -> None:
+    expected = list(entries(local, unreadable=fail))
+    folder, *others = sorted(local.glob("*/date=*"))
+    unreadable = sorted(folder.iterdir())[1]
+    content = unreadable.read_bytes()
+    make_unreadable(unreadable)
+    shipper = Archiver(local, store, "a", 0, unreadable=fail)
+    for _ in range(2):
+        with pytest.raises(LocalFileError, match=f"symbolic links: '{unreadable}'"):
+            shipper.ship()
+        assert len(files(store)) == 1 + 3 * len(others)
+        assert [shipper.is_archived(other) for other in others] == [True] * len(others)
+        assert not shipper.is_archived(folder)
+        assert shipper.progress.pending == 2
+    unreadable.unlink()
+    unreadable.write_bytes(content)
+    shipper.ship()
+    assert archived(store) == expected
+
+
+def test_file_that_becomes_unreadable_in_flight_holds_back_its_folder_only(
+    local: Path, store: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = list(entries(local, unreadable=fail))
+    source = min((local / "commit" / "date=2026-11-21").iterdir())
+    content, begin = source.read_bytes(), archiver._write
+
+    def begin_and_make_unreadable(mark: Path, target: str) -> None:
+        begin(mark, target)
+        if target.endswith(source.name) and "/commit/" in target:
+            make_unreadable(source)
+
+    shipper = Archiver(local, store, "a", 0, unreadable=fail)
+    with monkeypatch.context() as context:
+        context.setattr(archiver, "_write", begin_and_make_unreadable)
+        with pytest.raises(LocalFileError, match=source.name):
+            shipper.ship()
+    assert len(files(store)) == 9
+    source.unlink()
+    source.write_bytes(content)
+    shipper.ship()
+    assert archived(store) == expected
+    assert len(files(store)) == 12
+
+
+def test_failure_of_the_archive_is_raised_at_once(local: Path, store: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each further attempt would take as long as a server that does not respond."""
+    attempts = []
+
+    def put(source: Path, content: Content, target: str) -> None:
+        attempts.append((source, content, target))
+        raise OSError(EIO, "the store is unavailable")
+
+    monkeypatch.setattr(store, "put", put)
+    with pytest.raises(OSError, match="unavailable"):
+        ship(local, store)
+    assert len(attempts) == 1

@@ -8,6 +8,7 @@ restored. A file never changes once it is there.
 import hashlib
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from pathlib import Path
@@ -30,6 +31,10 @@ OBJECT_STORES = frozenset({"s3", "gcs"})
 
 class ArchiveError(Exception):
     """An archive cannot be reached."""
+
+
+class LocalFileError(OSError):
+    """A file or folder of the journal on the local disk cannot be read: nothing is wrong with the archive."""
 
 
 class Content(NamedTuple):
@@ -96,13 +101,16 @@ class Archive:
         return sizes
 
     def put(self, source: Path, content: Content, target: str) -> None:
-        """Copy a local file to a path of the archive, and return when what can be read there is the same."""
+        """Copy a local file to a path of the archive, and return when what can be read there is the same.
+
+        Raises LocalFileError if it is the local file that cannot be read.
+        """
         is_store = self.files.type_name in OBJECT_STORES
         path = target if is_store else _unfinished(target)
         if not is_store:
             self.files.create_dir(target.rpartition("/")[0], recursive=True)
-        with source.open("rb") as file, self.files.open_output_stream(path) as sink:
-            while chunk := file.read(_CHUNK):
+        with self.files.open_output_stream(path) as sink:
+            for chunk in _read(source):
                 sink.write(chunk)
         with self.files.open_input_stream(path) as stream:
             archived = measure(stream)
@@ -181,6 +189,27 @@ def _unfinished(target: str) -> str:
     """Return the path of a file while it is written: readers ignore names that begin with an underscore."""
     folder, _, name = target.rpartition("/")
     return f"{folder}/_{name}.tmp"
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raise LocalFileError in place of the system's errors with this path, but for FileNotFoundError.
+
+    Arrow's errors about what a file contains have no errno.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or isinstance(error, FileNotFoundError | LocalFileError):
+            raise
+        raise LocalFileError(error.errno, os.strerror(error.errno), str(path)) from error
+
+
+def _read(path: Path) -> Iterator[bytes]:
+    """Yield the content of a local file. Raises LocalFileError."""
+    with reading(path), path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            yield chunk
 
 
 def measure(stream: Any) -> Content:
