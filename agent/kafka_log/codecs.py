@@ -27,6 +27,8 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
 _XERIAL_NEXT_STREAM = -0x7DACB1BF  # b"\x82SNA" in place of a block's length: another stream was appended
 _LZ4_MAGIC = 0x184D2204
+_LZ4_HEADER_BYTES, _LZ4_SIZED_BYTES = 7, 15
+_LZ4_HAS_SIZE = 0x08  # of the content, which the header then has
 _LZ4_BLOCK_BYTES = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
 _UNCOMPRESSED_BLOCK = 0x80000000
 _be_int = struct.Struct(">i").unpack_from
@@ -110,6 +112,9 @@ def _lz4(compressed: bytes, magic: int) -> bytes:
     if _le_uint(compressed, 0)[0] != _LZ4_MAGIC:
         msg = "not an LZ4 frame"
         raise ValueError(msg)
+    if len(compressed) < _LZ4_HEADER_BYTES or (compressed[4] & _LZ4_HAS_SIZE and len(compressed) < _LZ4_SIZED_BYTES):
+        msg = f"the frame ends in its header, after {len(compressed)} bytes"
+        raise ValueError(msg)
     flags, block_descriptor = compressed[4], compressed[5]
     if flags >> 6 != 1 or not flags & 0x20 or flags & 0x03:
         msg = f"Kafka does not support the frame flags {flags:#04x}"
@@ -118,7 +123,7 @@ def _lz4(compressed: bytes, magic: int) -> bytes:
     if max_block_bytes is None:
         msg = f"the block descriptor {block_descriptor:#04x} has no valid size"
         raise ValueError(msg)
-    position = 14 if flags & 0x08 else 6
+    position = (_LZ4_SIZED_BYTES if flags & _LZ4_HAS_SIZE else _LZ4_HEADER_BYTES) - 1
     if magic and compressed[position] != xxh32(compressed[4:position]) >> 8 & 0xFF:
         msg = "the frame header's checksum is wrong (as written before KAFKA-3160; legal in message format 0 only)"
         raise ValueError(msg)

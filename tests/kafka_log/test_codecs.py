@@ -34,6 +34,18 @@ def test_lz4_frame_with_content_size_and_block_checksums_is_read() -> None:
     assert decompress("lz4", head + block + b"\0\0\0\0", magic=1) == b"abcdef"
 
 
+@pytest.mark.parametrize("magic", [0, 1, 2])
+@pytest.mark.parametrize("flags", [0x60, 0x68])
+def test_lz4_frame_cut_in_its_header_is_refused(flags: int, magic: int) -> None:
+    """With and without the content's size: 15 and 7 bytes."""
+    descriptor = bytes([flags, 0x40]) + (b"" if flags == 0x60 else (12).to_bytes(8, "little"))
+    frame = b"\x04\x22\x4d\x18" + descriptor + bytes([xxh32(descriptor) >> 8 & 0xFF]) + b"\0\0\0\0"
+    assert decompress("lz4", frame, magic=magic) == b""
+    for end in range(4, len(frame) - 4):
+        with pytest.raises(UndecodableError, match=f"lz4: the frame ends in its header, after {end} bytes"):
+            decompress("lz4", frame[:end], magic=magic)
+
+
 def test_xxh32_matches_the_reference_implementation() -> None:
     assert (xxh32(b""), xxh32(b"a"), xxh32(b"abc")) == (0x02CC5D05, 0x550D7456, 0x32D153FF)
 

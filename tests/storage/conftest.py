@@ -1,4 +1,4 @@
-"""The outbox of a store, and its delivery, for tests of the state file."""
+"""A journal to archive; the outbox of a store, and its delivery, for tests of the state file."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 
 from agent.storage.incidents import IncidentStore
 from agent.storage.outbox import Outbox, Row
+from tests.storage.archives import write
 
 
 @pytest.fixture
@@ -16,6 +17,13 @@ def outbox(store: IncidentStore, state_file: Path) -> Iterator[Outbox]:
     opened = Outbox(state_file, "slack")
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Path:
+    """A journal of three segments for each kind and date."""
+    write(tmp_path / "journal")
+    return tmp_path / "journal"
 
 
 def read_rows(outbox: Outbox) -> list[Row]:

@@ -183,6 +183,29 @@ def test_damage_in_a_stream_is_reported_and_earlier_records_kept(tmp_path: Path)
     assert len(unreadable.paths) == 2
 
 
+def test_damaged_stream_survives_later_starts(tmp_path: Path) -> None:
+    """Beside it is the sealed file with what precedes the damage."""
+    with closing(Journal(tmp_path / "written")) as journal:
+        journal.append([commit(NOON, offset) for offset in range(40)])
+        journal.flush()
+        (stream,) = tmp_path.glob("written/commit/*/_*.arrow")
+        undamaged = stream.stat().st_size
+        journal.append([commit(NOON, 40)])
+        journal.flush()
+        content = bytearray(stream.read_bytes())
+    content[undamaged + 8 : undamaged + 48] = b"\xee" * 40
+    damaged = tmp_path / "journal" / stream.relative_to(tmp_path / "written")
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(content)
+    unreadable = Unreadable()
+    for start in range(3):
+        with closing(Journal(tmp_path / "journal", unreadable=unreadable)) as journal:
+            assert journal.position == 40 + start
+            journal.append([commit(NOON, 40)])
+    assert unreadable.paths == [damaged.with_suffix(".damaged")]
+    assert unreadable.paths[0].read_bytes() == content
+
+
 def test_a_crash_after_sealing_duplicates_nothing(tmp_path: Path) -> None:
     """The sealed file is read; recovery removes the stream and the temporary file."""
     with closing(Journal(tmp_path)) as journal:

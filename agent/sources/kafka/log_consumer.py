@@ -14,6 +14,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "client.id": "backflow",
 }
 _REQUIRED: Mapping[str, Any] = {
+    "allow.auto.create.topics": False,
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "isolation.level": "read_committed",  # records of open and aborted transactions do not count

@@ -21,8 +21,10 @@ EPISODE_MS = 60_000
 FETCH_MS = 2_000
 """How old a record may be that arrives after an empty poll: a fetch with it was under way."""
 
+KEYS_REMEMBERED = 100_000
+"""How many keys of episodes are remembered, to count each once; they take about 10 MB."""
+
 WORST = 5
-_DISTINCT = 100_000
 _NEVER = 2**63 - 1
 _UNREADABLE_MS = 600_000
 """How long after the last unreadable record its partition counts as unavailable."""
@@ -66,6 +68,7 @@ class DecreaseEpisode:
 
     since: when the partition was last read without a decrease, before the last one. sum_before, sum_after, sum_at: as
     in ChangelogDecreases. changes: how often there was something new to report; reported: how much of it has been.
+    is_over: whether another decrease begins another episode. known_keys: hashes of its keys until then.
     """
 
     began_at: int
@@ -80,22 +83,29 @@ class DecreaseEpisode:
     changes: int = 0
     reported: int = 0
     worst: list[KeyDecrease] = field(default_factory=list)
-    _known_keys: set[int] = field(default_factory=set)
+    is_over: bool = False
+    known_keys: set[int] = field(default_factory=set)
     _has_sum: bool = False
 
-    def add(self, at: int, since: int | None, decreases: Iterable[KeyDecrease]) -> None:
+    def end(self) -> None:
+        """End it and forget its keys."""
+        self.is_over = True
+        self.known_keys.clear()
+
+    def add(self, at: int, since: int | None, decreases: Iterable[KeyDecrease], room: int) -> None:
         """Add decreases read at `at`, in the order of the log.
 
-        Only 100,000 keys are remembered: another one that decreases again counts again.
+        room: how many more keys can be remembered. Another one that decreases again counts again.
         """
+        limit = len(self.known_keys) + room
         self.at, self.since, self._has_sum = at, since, False
         for decrease in decreases:
             self.changes += 1
             self.total += decrease.depth
-            if decrease.key_hash not in self._known_keys:
+            if decrease.key_hash not in self.known_keys:
                 self.keys += 1
-                if len(self._known_keys) < _DISTINCT:
-                    self._known_keys.add(decrease.key_hash)
+                if len(self.known_keys) < limit:
+                    self.known_keys.add(decrease.key_hash)
             if len(self.worst) < WORST or decrease.depth > self.worst[-1].depth:
                 self._add_worst(decrease)
 
@@ -163,13 +173,15 @@ class Partition:
 class Changelog:
     """A declared store's changelog: finds decreases in its records. missing: why the topic is unavailable."""
 
-    def __init__(self, store: DeclaredStore, last_numbers: LastNumbers) -> None:
+    def __init__(self, store: DeclaredStore, last_numbers: LastNumbers, limit: int = KEYS_REMEMBERED) -> None:
+        """limit: how many keys of all partitions' episodes are remembered."""
         self.store = store
         self.topic = store.changelog
         self.topic_id: str | None = None
         self.missing: str | None = None
         self.partitions: dict[int, Partition] = {}
         self._last_numbers = last_numbers
+        self._limit = limit
         self._decode = make_decoder(store.value)
         self._is_windowed: bool | None = None
 
@@ -217,6 +229,9 @@ class Changelog:
         partitions, offsets = records.partitions[rows], records.offsets[rows]
         keys = [records.keys[row] or b"" for row in rows.tolist()] if len(rows) < len(numbers) else records.keys
         decreases, changes = self._find_decreases(partitions, offsets, keys, numbers[rows])
+        if decreases:
+            self.end_episodes(now)
+        room = self._limit - self.remembered_keys if decreases else 0
         sum_changes = np.zeros(max(self.partitions, default=0) + 1, np.int64)
         if changes is not None:
             np.add.at(sum_changes, partitions, changes)
@@ -231,7 +246,7 @@ class Changelog:
                 earlier = changes[(partitions == number) & (offsets < decreased[0].offset)]
                 sum_before = _add_to_sum(state.sum, int(earlier.sum()))
             state.sum = _add_to_sum(state.sum, int(sum_changes[number]))
-            _extend_episode(state, decreased, sum_before, now, drained_at)
+            room -= _extend_episode(state, decreased, sum_before, now, drained_at, room=room)
 
     def _find_decreases(
         self, partitions: NDArray[np.int64], offsets: NDArray[np.int64], keys: Sequence[Any], numbers: Numbers
@@ -263,6 +278,17 @@ class Changelog:
             episode = partition.episode
             if episode is not None and episode.changes > episode.reported:
                 yield episode, episode.observe(cluster, self.store, number)
+
+    def end_episodes(self, now: int) -> None:
+        """End the episodes without a decrease for a minute."""
+        for partition in self.partitions.values():
+            if partition.episode is not None and now - partition.episode.at > EPISODE_MS:
+                partition.episode.end()
+
+    @property
+    def remembered_keys(self) -> int:
+        """How many keys of episodes are remembered."""
+        return sum(len(state.episode.known_keys) for state in self.partitions.values() if state.episode is not None)
 
     @property
     def coverage(self) -> Coverage:
@@ -308,16 +334,21 @@ def _extend_episode(
     sum_before: int | None,
     now: int,
     drained_at: int | None,
-) -> None:
+    *,
+    room: int,
+) -> int:
+    """Add decreases to the partition's episode or to another one; return how many more keys are remembered."""
     if not decreases:
         partition.clean_at = now
-        return
+        return 0
     episode = partition.episode
-    if episode is None or now - episode.at > EPISODE_MS:
+    if episode is None or episode.is_over:
         episode = partition.episode = DecreaseEpisode(now, decreases[0].offset, sum_before)
     drained = None if drained_at is None else drained_at - FETCH_MS
     clean_times = [at for at in (partition.clean_at, drained) if at is not None]
-    episode.add(now, max(clean_times, default=None), decreases)
+    before = len(episode.known_keys)
+    episode.add(now, max(clean_times, default=None), decreases, room)
+    return len(episode.known_keys) - before
 
 
 def _add_to_sum(sum_: int | None, change: int) -> int | None:

@@ -20,7 +20,7 @@ from agent.sources.availability import SOURCE, AvailabilityTracker
 from agent.sources.base import ChangeDetector, Emit
 from agent.sources.kafka.admin import protocol as wire
 from agent.sources.kafka.admin.client import AdminClient
-from agent.sources.streams.changelog_log import Changelog, DecreaseEpisode
+from agent.sources.streams.changelog_log import KEYS_REMEMBERED, Changelog, DecreaseEpisode
 from agent.sources.streams.changelog_reader import ChangelogReader, Topics
 from agent.sources.streams.key_table import LastNumbers
 
@@ -38,8 +38,8 @@ _REPORT_MS = 1_000
 """How often a growing episode of one partition is reported at most."""
 
 _READING_BYTES = 72_000_000
-"""The part of the memory for reading: records fetched and not yet applied, batches, tables being rebuilt. The rest is
-for keys. bench.changelogs has seen 57 MB.
+"""The part of the memory for reading: records fetched and not yet applied, batches, tables being rebuilt, of which
+bench.changelogs has seen 57 MB, and keys of episodes. The rest is for last values.
 """
 
 
@@ -97,7 +97,8 @@ class ChangelogSource:
             ChangeDetector(availability),
         )
         last_numbers = LastNumbers(memory - _READING_BYTES, [store.changelog for store in stores])
-        self._changelogs = {store.changelog: Changelog(store, last_numbers) for store in stores}
+        limit = KEYS_REMEMBERED // max(len(stores), 1)
+        self._changelogs = {store.changelog: Changelog(store, last_numbers, limit) for store in stores}
         log = structlog.get_logger("librdkafka").bind(cluster=cluster)
         self._bootstrap_servers = bootstrap_servers
         self._read_properties = read_properties
@@ -124,6 +125,8 @@ class ChangelogSource:
             self._restart_denied_clients()
             now = now_ms()
             with self._reader.lock:
+                for changelog in self._changelogs.values():
+                    changelog.end_episodes(now)
                 unavailable = {
                     unit: reason
                     for changelog in self._changelogs.values()

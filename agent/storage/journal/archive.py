@@ -8,6 +8,7 @@ restored. A file never changes once it is there.
 import hashlib
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from pathlib import Path
@@ -30,6 +31,10 @@ OBJECT_STORES = frozenset({"s3", "gcs"})
 
 class ArchiveError(Exception):
     """An archive cannot be reached."""
+
+
+class LocalFileError(OSError):
+    """A file or folder of the journal on the local disk cannot be read: nothing is wrong with the archive."""
 
 
 class Content(NamedTuple):
@@ -96,15 +101,16 @@ class Archive:
         return sizes
 
     def put(self, source: Path, content: Content, target: str) -> None:
-        """Copy a local file to a path of the archive, and return when what can be read there is the same."""
+        """Copy a local file to a path of the archive, and return when what can be read there is the same.
+
+        Raises LocalFileError if it is the local file that cannot be read.
+        """
         is_store = self.files.type_name in OBJECT_STORES
-        folder, _, name = target.rpartition("/")
-        # Names that begin with an underscore are ignored by readers.
-        path = target if is_store else f"{folder}/_{name}.tmp"
+        path = target if is_store else _unfinished(target)
         if not is_store:
-            self.files.create_dir(folder, recursive=True)
-        with source.open("rb") as file, self.files.open_output_stream(path) as sink:
-            while chunk := file.read(_CHUNK):
+            self.files.create_dir(target.rpartition("/")[0], recursive=True)
+        with self.files.open_output_stream(path) as sink:
+            for chunk in _read(source):
                 sink.write(chunk)
         with self.files.open_input_stream(path) as stream:
             archived = measure(stream)
@@ -112,9 +118,14 @@ class Archive:
             msg = f"{self.url}: {path} is not what was written: {archived.size:,} of {content.size:,} bytes, or others"
             raise OSError(msg)
         if not is_store:
-            if self.files.get_file_info(target).type is fs.FileType.File:
-                self.files.delete_file(target)
+            self._delete(target)
             self.files.move(path, target)
+
+    def discard(self, target: str) -> None:
+        """Remove what an unfinished `put` may have left of a file."""
+        self._delete(target)
+        if self.files.type_name not in OBJECT_STORES:
+            self._delete(_unfinished(target))
 
     def remove_before(self, day: int, agent: str, known: set[str]) -> int:
         """Remove the agent's files of dates before this day and return how many dates of a kind had any.
@@ -165,9 +176,40 @@ class Archive:
         day, of = day_of(Path(date)), journal.removeprefix("journal=")
         return owner, Segment(kind, day, *positions, path, of, self.files)
 
+    def _delete(self, path: str) -> None:
+        if self.files.get_file_info(path).type is fs.FileType.File:
+            self.files.delete_file(path)
+
     def _list(self, path: str, *, recursive: bool = False) -> list[Any]:
         selector = fs.FileSelector(path, recursive=recursive, allow_not_found=True)
         return list(self.files.get_file_info(selector))
+
+
+def _unfinished(target: str) -> str:
+    """Return the path of a file while it is written: readers ignore names that begin with an underscore."""
+    folder, _, name = target.rpartition("/")
+    return f"{folder}/_{name}.tmp"
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raise LocalFileError in place of the system's errors with this path, but for FileNotFoundError.
+
+    Arrow's errors about what a file contains have no errno.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or isinstance(error, FileNotFoundError | LocalFileError):
+            raise
+        raise LocalFileError(error.errno, os.strerror(error.errno), str(path)) from error
+
+
+def _read(path: Path) -> Iterator[bytes]:
+    """Yield the content of a local file. Raises LocalFileError."""
+    with reading(path), path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            yield chunk
 
 
 def measure(stream: Any) -> Content:

@@ -2,34 +2,34 @@
 
 The files of a folder (a kind and a date) are shipped in order of position, each verified by reading it back before the
 next. What the archive lists of a folder is therefore all up to its last position, and after a failure, a kill or a
-merge of local files exactly the rest is shipped. The name of the file in flight is on the local disk: after a kill the
-archive may have it without verification, and it is removed and shipped once more.
+merge of local files exactly the rest is shipped. The name of the file in flight is on the local disk: after a failure
+or a kill the archive may have it without verification. It is removed there before anything else is shipped.
 """
 
 import os
 import secrets
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from errno import ENOENT
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-import pyarrow as pa
 import structlog
 from pyarrow import compute, parquet
 
 from agent.clock import monotonic_ms, now_ms
 from agent.model.text import count
-from agent.storage.journal.archive import Archive, measure
+from agent.storage.journal.archive import Archive, LocalFileError, measure, reading
 from agent.storage.journal.places import read_id, write_id
 from agent.storage.journal.reader import warn
 from agent.storage.journal.retention import RETAIN_MS, TRUST_MS
 from agent.storage.journal.segments import (
     DAY_MS,
     FOREVER,
+    ROW_GROUP,
     UNREADABLE,
     Segment,
     Unreadable,
@@ -37,6 +37,7 @@ from agent.storage.journal.segments import (
     batches,
     day_of,
     folders,
+    in_groups,
     segments_in,
     write,
 )
@@ -141,20 +142,33 @@ class Archiver:
         return all(segment.last is not None and segment.last <= until for segment in counted)
 
     def ship(self) -> None:
-        """Ship everything that is sealed, and apply the archive's retention. Raises OSError at the first failure."""
+        """Ship everything that is sealed, and apply the archive's retention.
+
+        Raises OSError at the first failure of the archive. A local file that cannot be read holds back its folder only:
+        LocalFileError is raised at the end.
+        """
         self._identify()
         present = sorted(folders(self._directory), key=lambda folder: (day_of(folder), folder))
         self._until = {folder: until for folder, until in self._until.items() if folder in present}
-        self._pending = {folder: found for folder in present if (found := self._sealed(folder))}
+        failures: list[LocalFileError] = []
+        pending: dict[Path, list[Segment]] = {}
+        for folder in present:
+            with _noting(failures):
+                pending[folder] = self._sealed(folder)
+        self._pending = {folder: found for folder, found in pending.items() if found}
         for folder in list(self._pending):
-            while not self._stop.is_set() and not self._ship_folder(folder):
-                self._pending[folder] = self._sealed(folder)
+            self._discard_unverified()
+            with _noting(failures):
+                while not self._stop.is_set() and not self._ship_folder(folder):
+                    self._pending[folder] = self._sealed(folder)
         if self._retention is not None and monotonic_ms() >= self._retain_at:
             self._retain_at = monotonic_ms() + RETAIN_MS
             day = now_ms() // DAY_MS - self._retention
             removed = self._archive.remove_before(day, self._agent, self._expired)
             if removed:
                 log.info("archive_retention_applied", folders=removed)
+        if failures:
+            raise failures[0]
 
     def _run(self) -> None:
         delay = 0.0
@@ -210,7 +224,8 @@ class Archiver:
     def _sealed(self, folder: Path) -> list[Segment]:
         """Return the segments of a folder to ship: sealed, not archived as far as known, and before any open one."""
         try:
-            counted = apart(segments_in(folder))[0]
+            with reading(folder):
+                counted = apart(segments_in(folder))[0]
         except FileNotFoundError:  # past its retention
             return []
         until = self._until.get(folder, _NOTHING)
@@ -231,7 +246,7 @@ class Archiver:
                 try:
                     self._ship(segment, until, target)
                 except UNREADABLE as error:
-                    del self._until[folder]  # the file in flight may be there
+                    del self._until[folder]  # how far it is must be looked up again
                     if isinstance(error, FileNotFoundError) and not segment.path.exists():
                         return False
                     raise
@@ -240,8 +255,16 @@ class Archiver:
         del self._pending[folder]
         return True
 
+    def _discard_unverified(self) -> None:
+        """Remove the file that was in flight at a failure or a kill from the archive, if it is there."""
+        mark = self._directory / _IN_FLIGHT
+        target = _read(mark)
+        if target.startswith(f"{self._archive.root}/"):  # otherwise that of another archive
+            self._archive.discard(target)
+        mark.unlink(missing_ok=True)
+
     def _look_up(self, folder: Path) -> int:
-        """Return the position up to which the archive has a folder, after removing a file that was in flight.
+        """Return the position up to which the archive has a folder.
 
         If it has positions that this journal had not reached when the agent started, the journal was restored from an
         older copy: it gets another id, under which its positions are its own.
@@ -255,27 +278,24 @@ class Archiver:
             self._until.clear()
             return _NOTHING
         self._known.add(folder)
-        here = {(segment.first, segment.last): segment.path for segment in segments_in(folder)}
-        in_flight = _read(self._directory / _IN_FLIGHT)
         until = _NOTHING
-        for positions in sorted(sizes):
-            path = f"{target}/{_name(*positions)}"
-            if path == in_flight:
-                self._archive.files.delete_file(path)
-                break
-            local = here.get(positions)
-            if local is not None and local.stat().st_size != sizes[positions]:
-                break
-            until = positions[1]
+        with reading(folder):
+            here = {(segment.first, segment.last): segment.path for segment in segments_in(folder)}
+            for positions in sorted(sizes):
+                local = here.get(positions)
+                if local is not None and local.stat().st_size != sizes[positions]:
+                    break
+                until = positions[1]
         return until
 
     def _ship(self, segment: Segment, until: int, folder: str) -> None:
         """Ship the rows of a segment after the position `until`, or report that it is damaged."""
         source, first = segment.path, segment.first
         try:
-            if first <= until:  # files that were merged after some of them were archived
-                source, first = _write_rest(segment, until)
-            rows = parquet.read_metadata(source).num_rows
+            with reading(segment.path):
+                if first <= until:  # files that were merged after some of them were archived
+                    source, first = _write_rest(segment, until)
+                rows = parquet.read_metadata(source).num_rows
         except UNREADABLE as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
@@ -283,7 +303,7 @@ class Archiver:
             return
         target = f"{folder}/{_name(first, segment.last or 0)}"
         try:
-            with source.open("rb") as file:
+            with reading(source), source.open("rb") as file:
                 content = measure(file)
             _write(self._directory / _IN_FLIGHT, target)
             self._archive.put(source, content, target)
@@ -296,18 +316,30 @@ class Archiver:
         log.debug("segment_archived", path=target, rows=rows, bytes=content.size)
 
 
+@contextmanager
+def _noting(failures: list[LocalFileError]) -> Iterator[None]:
+    """Take note of a local file that cannot be read, and end the body there."""
+    try:
+        yield
+    except LocalFileError as error:
+        failures.append(error)
+
+
 def _write_rest(segment: Segment, until: int) -> tuple[Path, int]:
-    """Write the rows after a position beside the segment; return the file and its first position."""
-    tables = []
-    for batch in batches(segment, -FOREVER, FOREVER):
-        rest = batch.filter(compute.greater(batch.column("position"), until))
-        if rest.num_rows:
-            tables.append(pa.Table.from_batches([rest]))
-    if not tables:
+    """Write the rows after a position beside the segment, in row groups; return the file and its first position."""
+    read = batches(segment, -FOREVER, FOREVER)
+    after = (batch.filter(compute.greater(batch.column("position"), until)) for batch in read)
+    rest = (batch for batch in after if batch.num_rows)
+    earliest = next(rest, None)
+    if earliest is None:
         raise FileNotFoundError(ENOENT, "removed while it was being read", str(segment.path))
     path = segment.path.with_name(f"_{segment.first:019d}-rest.tmp")
-    write(path, tables[0].schema, [pa.concat_tables(tables)])
-    return path, tables[0].column("position")[0].as_py()
+    try:
+        write(path, earliest.schema, in_groups(chain([earliest], rest), ROW_GROUP))
+    except UNREADABLE:
+        path.unlink(missing_ok=True)
+        raise
+    return path, earliest.column("position")[0].as_py()
 
 
 def _new_id() -> str:
@@ -319,7 +351,7 @@ def _name(first: int, last: int) -> str:
 
 
 def _sealed_at(segment: Segment) -> float | None:
-    with suppress(FileNotFoundError):  # archived and removed, or merged, meanwhile
+    with suppress(OSError):  # archived and removed, or merged, meanwhile; or it cannot be read
         return segment.path.stat().st_mtime
     return None
 

@@ -256,11 +256,13 @@ def write(target: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
 
 
 def recover(directory: Path, unreadable: Unreadable) -> None:
-    """Seal the streams and remove the unfinished files that a killed writer left. Raises OSError."""
+    """Seal the streams and remove the unfinished files that a killed writer left; keep damaged ones. Raises OSError."""
     for path in sorted(path for folder in folders(directory) for path in folder.glob("_*")):
-        if path.suffix == ".tmp" or any(path.parent.glob(f"{path.stem.removeprefix('_')}-*.parquet")):
+        is_stream = path.suffix == ".arrow"
+        is_sealed = is_stream and any(path.parent.glob(f"{path.stem.removeprefix('_')}-*.parquet"))
+        if is_sealed or path.suffix == ".tmp":
             path.unlink(missing_ok=True)  # a stream sealed just now has taken its .tmp with it
-        elif path.suffix == ".arrow":
+        elif is_stream:
             seal(path, unreadable)
 
 

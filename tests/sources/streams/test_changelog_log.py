@@ -248,6 +248,41 @@ def test_log_end_reached_long_after_an_episode_adds_no_sum() -> None:
     assert _sums(changelog) == []
 
 
+def test_keys_of_an_episode_are_forgotten_when_it_is_over() -> None:
+    """Also if nothing is written after it. A clock that goes back does not continue it."""
+    changelog = _changelog()
+    log = _Log(changelog)
+    log.write(10, *((number % 2, f"k{number}", 9) for number in range(60)))
+    log.write(20, *((number % 2, f"k{number}", 3) for number in range(60)))
+    log.write(50, (1, "k1", 2))
+    assert changelog.remembered_keys == 60
+    changelog.end_episodes(20 + _MINUTE)
+    assert changelog.remembered_keys == 60
+    changelog.end_episodes(21 + _MINUTE)
+    assert changelog.remembered_keys == 30
+    changelog.end_episodes(51 + _MINUTE)
+    assert changelog.remembered_keys == 0
+    assert [(episode.keys, episode.total) for episode in _report(changelog)] == [(30, 180), (30, 181)]
+    log.write(40 + _MINUTE, (1, "k1", 0))
+    assert [(episode.began_at, episode.keys, episode.total) for episode in _report(changelog)] == [(40 + _MINUTE, 1, 2)]
+
+
+def test_remembered_keys_of_all_partitions_are_limited() -> None:
+    """Those beyond the limit count each time; there is room again for others when an episode is over."""
+    changelog = Changelog(_STORE, LastNumbers(1_000_000, [_TOPIC]), limit=25)
+    changelog.set_topic("id", range(2), 0)
+    log = _Log(changelog)
+    for number in range(2):
+        changelog.set_log_end(number, 0)
+    for now, value in ((10, 9), (20, 7), (30, 4)):
+        log.write(now, *((partition, f"k{number}", value) for partition in range(2) for number in range(20)))
+        assert changelog.remembered_keys == (0 if value == 9 else 25)
+    assert [(episode.keys, episode.total) for episode in _report(changelog)] == [(20, 100), (20 + 15, 100)]
+    log.write(40 + _MINUTE, *((1, f"k{number}", 1) for number in range(20)))
+    assert changelog.remembered_keys == 20
+    assert [(episode.partition, episode.keys) for episode in _report(changelog)] == [(1, 20)]
+
+
 @pytest.mark.parametrize("unknown", ["not a count", "unreadable", "sampled", "beyond 64 bits"])
 def test_unknown_sum_is_not_reported(unknown: str) -> None:
     """The sum of a restarted partition is known again."""

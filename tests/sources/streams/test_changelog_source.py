@@ -1,5 +1,6 @@
 """The changelog source without brokers; with real ones: tests/integration/test_changelog_source.py."""
 
+from contextlib import closing
 from itertools import count
 
 import pytest
@@ -9,6 +10,7 @@ from agent.model.declared_stores import DeclaredStore
 from agent.sources.kafka.admin import protocol as wire
 from agent.sources.kafka.admin.client import AdminClient, Call, CompletedCall
 from agent.sources.streams import changelog_source
+from agent.sources.streams.changelog_log import DecreaseEpisode, Partition
 from agent.sources.streams.changelog_source import ChangelogSource
 
 
@@ -50,3 +52,16 @@ def test_a_description_that_has_not_changed_counts(monkeypatch: pytest.MonkeyPat
     source.close()
     assert results == []
     assert 0 < read_at[0] < read_at[1] < read_at[2]
+
+
+def test_poll_ends_episodes_that_are_over() -> None:
+    store = DeclaredStore(application="shop", store="counts")
+    source = ChangelogSource(
+        "main", "127.0.0.1:1", dict, [store], lambda _: None, memory=SMALLEST_MEMORY, interval=1_000
+    )
+    with closing(source):
+        episode = DecreaseEpisode(began_at=0, first_offset=7, known_keys={3, 5, 8})
+        source._changelogs[store.changelog].partitions[4] = Partition(0, episode=episode)
+        source.poll()
+    assert episode.is_over
+    assert not episode.known_keys

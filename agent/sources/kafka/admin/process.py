@@ -19,7 +19,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -57,6 +57,8 @@ _FRAME = 100
 """How many messages are sent together at most."""
 
 _DEFAULTS = {"client.id": "backflow", "reconnect.backoff.max.ms": "2000"}
+_REQUIRED = {"allow.auto.create.topics": "false"}
+"""What the user's properties cannot override. By default, reading the metadata of a deleted topic creates it again."""
 
 
 class _RequestHandler:
@@ -297,8 +299,7 @@ def _serve(requests: BinaryIO, responses: BinaryIO, setup: protocol.Setup) -> No
             forwarder.report(error.str())
 
     try:
-        properties: dict[str, Any] = {**_DEFAULTS, **setup.properties, "error_cb": report}
-        admin = AdminClient(properties, logger=forwarder)
+        admin = make_admin_client(setup.properties, report, forwarder)
     except KafkaException as error:
         reason = f"the Kafka client rejects its properties: {results.read_failure(error).text}"
         frames.send(responses, protocol.ConnectionFailure("", None, reason))
@@ -310,6 +311,17 @@ def _serve(requests: BinaryIO, responses: BinaryIO, setup: protocol.Setup) -> No
     while (messages := frames.receive(requests, decoder)) is not None:
         handler.handle(messages)
     os._exit(0)  # closing the client may hang
+
+
+def make_admin_client(
+    properties: Mapping[str, Any], report: Callable[[KafkaError], None], forwarder: LogForwarder
+) -> AdminClient:
+    """Return a client whose requests create no topics. Raises KafkaException if librdkafka rejects the properties.
+
+    properties: the user's, which override defaults. report: called with errors that concern no request.
+    """
+    settled: dict[str, Any] = {**_DEFAULTS, **properties, **_REQUIRED, "error_cb": report}
+    return AdminClient(settled, logger=forwarder)
 
 
 def _exit_on_defect(failed: threading.ExceptHookArgs) -> None:
