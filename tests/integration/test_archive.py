@@ -21,7 +21,7 @@ from testbed.object_store import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore
 from testbed.processes import Process, free_port
 from testbed.proxy import Proxy
 from testbed.waiting import wait_until
-from tests.storage.test_archive import fail, observation, write
+from tests.storage.archives import fail, observation, write
 
 pytestmark = pytest.mark.integration
 

@@ -26,7 +26,7 @@ from testbed.proxy import Proxy
 from testbed.slack import Slack
 from testbed.waiting import wait_until
 from tests.spark_checks.places import reachable_store
-from tests.storage.test_archive import fail
+from tests.storage.archives import fail
 
 pytestmark = [pytest.mark.integration, pytest.mark.acceptance, pytest.mark.timeout(1500)]
 
