@@ -4,7 +4,7 @@ Compares the position where a group left a cluster with that where it continued 
 2), by when the log ends were there. Also says what a failover now would do to groups whose offsets are mirrored.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 import click
@@ -20,8 +20,8 @@ from spark_checks.failovers.findings import Limits, findings_of
 from spark_checks.failovers.measured import Effect, read_effects
 from spark_checks.failovers.observed import find_observed
 from spark_checks.failovers.positions import Comparison, read_comparisons
-from spark_checks.failovers.tenures import LATE_MS, Move, find_moves, read_changes
-from spark_checks.journal.files import DamagedFiles, Piece, find_pieces, scan
+from spark_checks.failovers.tenures import LATE_MS, GroupChange, Move, find_moves, read_changes
+from spark_checks.journal.files import DamagedFiles, Piece, find_pieces, scan, without_damaged
 from spark_checks.journal.given import JOURNAL_PARAMS, check_journals, check_names, given_journals
 from spark_checks.options import Options, Progress, Report, check_durations, check_pairs
 from spark_checks.progress import report_stages
@@ -104,7 +104,8 @@ class _Tables:
     def read(self, kind: str, columns: Sequence[str], **only: Sequence[str]) -> DataFrame:
         """Return the columns of a kind, of the named groups, topics and clusters only."""
         pieces = self._pieces(kind, self.since, self.now + 1)
-        return scan(self._spark, kind, pieces, columns, since=self.since, until=self.now + 1, only=only)
+        bounds = {"since": self.since, "until": self.now + 1}
+        return scan(self._spark, kind, pieces, columns, **bounds, only=only, damaged=self.damaged)
 
     def _pieces(self, kind: str, since: int, until: int, journals: Sequence[JournalFiles] | None = None) -> list[Piece]:
         wanted = self._journals if journals is None else journals
@@ -115,16 +116,9 @@ def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
     """Compare the clusters in the journals of all agents. Raises OSError if files cannot be read."""
     tables = _Tables(spark, options)
     with report_stages(spark, progress, "parts of the journal searched"):
-        states = tables.read("group_state", ("cluster", "group", "at", "since", "position", "state"))
-        changes = read_changes(states)
-        moves = [
-            move
-            for move in find_moves(changes, tables.now, tables.observed)
-            if options.wants_group(move.group) and fnmatchcase(move.target, options.cluster)
-        ]
-        progress(f"{count(len(moves), 'possible move')} of groups between clusters")
-        comparisons = _compare(tables, moves, options) if moves else []
-        effects = _measure(tables, comparisons, options) if comparisons else []
+        changes, moves, comparisons, effects = without_damaged(
+            spark, tables.damaged, lambda: _search(tables, options, progress)
+        )
     limits = Limits(options.own["min_records"], duration(options.own["tolerance"]))
     findings = [
         finding
@@ -135,7 +129,23 @@ def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
     return Report(findings, _summary(moves, comparisons, effects, findings, [*ends, *tables.damaged.summary()]))
 
 
-def _ends(clusters: Iterable[str], tables: _Tables) -> Iterator[str]:
+def _search(
+    tables: _Tables, options: Options, progress: Progress
+) -> tuple[list[GroupChange], list[Move], list[Comparison], list[Effect]]:
+    """Return the changes of groups on several clusters, the moves, and what these do to which partitions."""
+    states = tables.read("group_state", ("cluster", "group", "at", "since", "position", "state"))
+    changes = read_changes(states)
+    moves = [
+        move
+        for move in find_moves(changes, tables.now, tables.observed)
+        if options.wants_group(move.group) and fnmatchcase(move.target, options.cluster)
+    ]
+    progress(f"{count(len(moves), 'possible move')} of groups between clusters")
+    comparisons = _compare(tables, moves, options) if moves else []
+    return changes, moves, comparisons, _measure(tables, comparisons, options) if comparisons else []
+
+
+def _ends(clusters: set[str], tables: _Tables) -> Iterator[str]:
     """Yield until when the clusters were observed. clusters: those that have a group in common."""
     ends = sorted((name, tables.observed[name].until) for name in clusters if name in tables.observed)
     if ends:
@@ -143,6 +153,8 @@ def _ends(clusters: Iterable[str], tables: _Tables) -> Iterator[str]:
     late = [name for name, at in ends if at < tables.now - LATE_MS]
     if late:
         yield f"failovers to and from {join_names(late)} not projected: nothing newer is in the journal"
+    if unseen := sorted(clusters - tables.observed.keys()):
+        yield f"{join_names(unseen)} not observed in the last hour"
 
 
 def _compare(tables: _Tables, moves: Sequence[Move], options: Options) -> list[Comparison]:
@@ -179,7 +191,7 @@ def _summary(
     findings: Sequence[Finding],
     limits: Sequence[str],
 ) -> str:
-    """Return the summary. limits: up to when the journals go, and what of them was not read."""
+    """Return the summary. limits: until when clusters were observed, and what was not read."""
     happened = [move for move in moves if not move.is_projected]
     parts = [f"{count(len(happened), 'move')} of groups between clusters"]
     parts += [f"{count(len(moves) - len(happened), 'group')} without members on another cluster"]

@@ -1,10 +1,7 @@
 """The measurements of a review: Spark's over the journal, and what the state file holds."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
-
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
+from typing import NamedTuple
 
 from agent.model.findings import Incident
 from agent.storage.journal.places import Place, find_segments
@@ -17,8 +14,6 @@ from spark_checks.reviews.incidents import count_kinds, count_rules, detected, s
 from spark_checks.reviews.lags import Samples
 from spark_checks.reviews.periods import Periods
 from spark_checks.reviews.tables import JournalTables
-
-T = TypeVar("T")
 
 CURVES = 10
 """Of how many groups the lag is drawn over time."""
@@ -38,8 +33,8 @@ class Subject(NamedTuple):
 
 
 def measure(window: JournalWindow, periods: Periods, subject: Subject) -> Facts:
-    """Return what a review needs. Damaged files of the journal are left out and passed to the window's `unreadable`."""
-    return _without_damaged(JournalTables(window), lambda tables: _measure(tables, periods, subject))
+    """Return what a review needs. Damaged files of the journal are left out, and counted by the window."""
+    return window.without_damaged(lambda: _measure(JournalTables(window), periods, subject))
 
 
 def covered_weeks(journal: Place, periods: Periods) -> tuple[int, ...]:
@@ -81,13 +76,3 @@ def _measure(tables: JournalTables, periods: Periods, subject: Subject) -> Facts
         rebalances=[change for change in find_rebalances(tables, periods) if is_wanted(change.group, None)],
         outages=find_outages(tables, periods),
     )
-
-
-def _without_damaged(tables: JournalTables, query: Callable[[JournalTables], T]) -> T:
-    """Return the result of a query, repeated without damaged files as long as it fails because of them."""
-    while True:
-        try:
-            return query(tables)
-        except (Py4JJavaError, PySparkException):
-            if not tables.set_aside_damaged():
-                raise

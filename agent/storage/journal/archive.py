@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
+from agent.storage.journal.failures import ArchivedFile, ArchiveError
 from agent.storage.journal.segments import Segment, by_first_position, day_of, is_date, positions_in
 
 _CHUNK = 8 << 20
@@ -26,10 +27,6 @@ _MOST_LISTINGS = 8
 
 OBJECT_STORES = frozenset({"s3", "gcs"})
 """File systems on which a file appears only when all of it is there."""
-
-
-class ArchiveError(Exception):
-    """An archive cannot be reached."""
 
 
 class Content(NamedTuple):
@@ -218,25 +215,23 @@ def _s3(bucket: str, variables: Mapping[str, str]) -> fs.S3FileSystem:
     )
 
 
-def open_url(url: str) -> pa.NativeFile:
+def open_url(url: str) -> ArchivedFile:
     """Open a file of an archive by its URL, with the credentials of this process.
 
-    Raises FileNotFoundError, and ArchiveError if the archive cannot be reached: that is no damaged file to skip.
+    Raises FileNotFoundError, and ArchiveError if the archive cannot be reached.
     """
     parts = urlsplit(url)
     path = f"{parts.netloc}{parts.path}" if parts.scheme in ("s3", "gs") else parts.path
-    try:
-        return _connected(f"{parts.scheme}://{parts.netloc}").open_input_file(path)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        msg = f"{url} cannot be read: {error}"
-        raise ArchiveError(msg) from error
+    return ArchivedFile(_connected(f"{parts.scheme}://{parts.netloc}"), path, url)
 
 
 @cache
 def _connected(server: str) -> fs.FileSystem:
-    return connect(f"{server}/")[0]
+    try:
+        return connect(f"{server}/")[0]
+    except OSError as error:
+        msg = f"{server} cannot be reached: {error}"
+        raise ArchiveError(msg) from error
 
 
 def together(segments: Sequence[Segment]) -> list[Segment]:
