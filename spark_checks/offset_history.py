@@ -14,6 +14,8 @@ from agent.clock import now_ms
 from agent.model.config_types import duration
 from agent.model.findings import Finding
 from agent.model.text import count, span
+from agent.model.times import minute
+from agent.storage.database import read_incidents_since
 from agent.storage.journal.places import is_url
 from agent.storage.journal.segments import DAY_MS
 from spark_checks.journal.compaction import apply_retention, compact
@@ -97,7 +99,10 @@ def _search(spark: SparkSession, cluster: GivenCluster, options: Options, progre
     series = read_series(window, wanted, in_window)
     commits_begin = max(window.since, min((piece.low for piece in pieces), default=window.since))
     live = cluster.read_store(options, lambda store: read_live_findings(store, cluster.name))
-    builder = FindingBuilder(diagnoses, series, cluster.name, live, commits_begin, left_out=found.left_out)
+    live_since = cluster.read_store(options, read_incidents_since) or 0
+    builder = FindingBuilder(
+        diagnoses, series, cluster.name, live, commits_begin, left_out=found.left_out, live_since=live_since
+    )
     findings = [
         *map(builder.finding, in_window),
         *(
@@ -110,6 +115,8 @@ def _search(spark: SparkSession, cluster: GivenCluster, options: Options, progre
     png = None if worst is None else plot(window, worst, series)
     readers = count(len(found.left_out), "reader")
     more = [f"of {readers} only the last {MOST_MOVES} moves examined"] if found.left_out else []
+    if live is not None and any(diagnosis.event.at < live_since for diagnosis in in_window):
+        more.append(f"not compared with live findings before {minute(live_since)} UTC, which the agent has deleted")
     return Report(findings, _summary(window, pieces, findings, [*more, *damaged.summary()]), png)
 
 

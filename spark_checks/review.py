@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from agent.clock import now_ms
 from agent.model.config_types import duration
+from agent.storage.database import read_incidents_since
 from agent.storage.journal.reader import last_at
 from spark_checks.journal.files import DamagedFiles, JournalWindow
 from spark_checks.journal.given import CLUSTER_PARAMS, GivenCluster, check_clusters, given_clusters
@@ -95,6 +96,7 @@ def _review(spark: SparkSession, cluster: GivenCluster, periods: Periods, option
         rules=options.own["rules"],
         idle=duration(options.own["idle"]),
         is_wanted=lambda group, topic: options.wants_group(group) and (topic is None or options.wants_topic(topic)),
+        incidents_since=cluster.read_store(options, read_incidents_since) or 0,
     )
     return measure(window, periods, subject)._replace(label=cluster.label, notes=tuple(damaged.summary()))
 

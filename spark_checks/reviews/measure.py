@@ -22,14 +22,16 @@ CURVES = 10
 class Subject(NamedTuple):
     """What is reviewed beside the journal.
 
-    incidents: None if there is no state file. rules: the configured ones. idle: after how long without commits a
-    group stands still, ms. is_wanted: takes a group, and a topic if it is about one.
+    incidents: None if there is no state file; incidents_since: since when all are known, ms. rules: the configured
+    ones. idle: after how long without commits a group stands still, ms. is_wanted: takes a group, and a topic if it is
+    about one.
     """
 
     incidents: Sequence[Incident] | None
     rules: Sequence[str]
     idle: int
     is_wanted: Callable[[str, str | None], bool]
+    incidents_since: int = 0
 
 
 def measure(window: JournalWindow, periods: Periods, subject: Subject) -> Facts:
@@ -46,7 +48,7 @@ def covered_weeks(journal: Place, periods: Periods) -> tuple[int, ...]:
 
 
 def _measure(tables: JournalTables, periods: Periods, subject: Subject) -> Facts:
-    incidents, rules, idle, is_wanted = subject
+    incidents, rules, idle, is_wanted, incidents_since = subject
     samples = Samples(tables, periods)
     try:
         lags = [lag for lag in samples.lags() if is_wanted(lag.group, None)]
@@ -62,11 +64,14 @@ def _measure(tables: JournalTables, periods: Periods, subject: Subject) -> Facts
         label=tables.window.cluster,
         periods=periods,
         weeks=covered_weeks(tables.window.journal, periods),
-        has_incidents=incidents is not None,
+        has_incidents=incidents is not None and incidents_since < periods.until,
+        incidents_since=incidents_since,
         incidents=posted,
         kinds=count_kinds(posted, periods),
         rules=count_rules(posted, periods),
-        silent_rules=() if incidents is None else silent_rules(rules, incidents, periods),
+        silent_rules=()
+        if incidents is None or incidents_since > periods.since
+        else silent_rules(rules, incidents, periods),
         lags=lags,
         points={group: [point for point in points if point.group == group] for group in drawn},
         margins=margins,
