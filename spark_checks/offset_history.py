@@ -20,7 +20,7 @@ from agent.storage.journal.places import is_url
 from agent.storage.journal.segments import DAY_MS
 from spark_checks.journal.compaction import apply_retention, compact
 from spark_checks.journal.files import DamagedFiles, JournalWindow, Piece
-from spark_checks.journal.given import CLUSTER_PARAMS, GivenCluster, check_clusters, given_clusters
+from spark_checks.journal.given import CLUSTER_PARAMS, GivenCluster, check_clusters, describe_none, given_clusters
 from spark_checks.offsets.commits import MOST_MOVES, CommitFilter, search
 from spark_checks.offsets.coverage import Gap, read_coverage
 from spark_checks.offsets.diagnosis import Event, diagnose
@@ -60,12 +60,13 @@ def mistakes(options: Options) -> list[str]:
 
 def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
     """Search the journals of all agents and clusters. Raises OSError and StorageError if files cannot be read."""
-    reports = [_search(spark, cluster, options, progress) for cluster in given_clusters(options)]
+    clusters = given_clusters(options, duration(options.own["baseline"]))
+    reports = [_search(spark, cluster, options, progress) for cluster in clusters]
     _maintain(spark, options, progress)
     findings = [finding for report in reports for finding in report.findings]
     findings.sort(key=lambda finding: (finding.at, finding.key))
     plots = (report.plot for report in reports if report.plot is not None)
-    summary = " ".join(report.summary for report in reports) or f"No cluster matches {options.cluster}."
+    summary = " ".join(report.summary for report in reports) or describe_none(options)
     return Report(findings, summary, next(plots, None))
 
 

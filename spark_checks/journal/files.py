@@ -172,17 +172,29 @@ def check_journal(directory: Path) -> list[str]:
     return [f"--journal {directory}: this directory is not a journal; {hint}"]
 
 
-def clusters(journal: Place, kinds: Collection[str] | None = None) -> Iterator[str]:
-    """Yield the clusters named in a journal as they are found, newest commits first. Skips what cannot be read.
+def clusters(journal: Place, kinds: Collection[str] | None = None, days: range | None = None) -> Iterator[str]:
+    """Yield the clusters named in a journal as they are found, the newest date first. Skips what is damaged.
 
-    kinds: of the observations that name them; None: all.
+    kinds: of the observations that name them; None: all. days: only these; None: all. Reads no more than is asked for,
+    of files with one cluster the footer only. Raises ReadError, OSError.
     """
     named = [kind for kind in kinds or KINDS if "cluster" in _columns(kind).names]
-    segments = find_segments(journal, named)
-    for segment in sorted(segments, key=lambda segment: (segment.kind != "commit", -segment.day, -segment.first)):
-        with suppress(*UNREADABLE):
-            for piece in _split(segment, journal):
-                yield from filter(None, read(piece, ["cluster"])["cluster"].unique().to_pylist())
+    segments = find_segments(journal, named, days)
+    for segment in sorted(segments, key=lambda segment: (-segment.day, segment.kind != "commit", -segment.first)):
+        with suppress(*UNREADABLE), system_failures(segment.path):
+            yield from _clusters_in(segment, journal)
+
+
+def _clusters_in(segment: Segment, journal: Place) -> Iterator[str]:
+    if segment.last is not None:
+        metadata = parquet.read_metadata(segment.open())
+        index = metadata.schema.names.index("cluster")
+        groups = [metadata.row_group(number).column(index).statistics for number in range(metadata.num_row_groups)]
+        if all(found is not None and found.has_min_max and found.min == found.max for found in groups):
+            yield from {str(found.min) for found in groups}
+            return
+    for piece in _pieces(segment, journal):
+        yield from filter(None, read(piece, ["cluster"])["cluster"].unique().to_pylist())
 
 
 def _split(segment: Segment, journal: Place) -> Iterator[Piece]:
