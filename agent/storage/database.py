@@ -137,7 +137,7 @@ def connect(path: Path) -> sqlite3.Connection:
 def read_incidents_since(path: Path) -> int:
     """Return since when (ms) the file has all incidents; 0: always, as far as it says. Raises StorageError.
 
-    Closed incidents before then were deleted, or the file stands for one that was lost.
+    Closed incidents before then were deleted, or the file replaces one that was lost.
     """
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:

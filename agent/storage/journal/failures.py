@@ -36,7 +36,7 @@ def system_failures(path: Path | str) -> Iterator[None]:
 class ArchivedFile:
     """A file on another file system, for Arrow. All it raises is FileNotFoundError, and ArchiveError for the rest.
 
-    Errors of an object store have no errno, as those of damaged content: they can only be told apart here.
+    Errors of an object store have no errno, as those of damaged content: only here can they be distinguished.
     """
 
     def __init__(self, files: FileSystem, path: str, name: str) -> None:
