@@ -26,6 +26,7 @@ from agent.model.check_protocol import PLOT, PROGRESS, SUMMARY
 from agent.model.exit_status import CLEAN, FAILED, FOUND, WRONG
 from agent.model.findings import finding_json
 from agent.model.text import count
+from agent.storage.journal.failures import ReadError
 from spark_checks.options import (
     Check,
     Options,
@@ -116,6 +117,9 @@ def run_command(arguments: Sequence[str], open_session: OpenSession, *, submitte
     except WrongUseError as error:
         click.echo("\n".join(error.mistakes), err=True)
         return WRONG
+    except (OSError, ReadError) as error:
+        click.echo(f"The check {name} {describe_failure(error)}", err=True)
+        return FAILED
     if problem := find_java_problem(options):
         click.echo(problem, err=True)
         return FAILED

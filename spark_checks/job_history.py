@@ -33,7 +33,7 @@ from spark_checks.jobs.runs import (
     find_lineage_restarts,
     find_resurrections,
 )
-from spark_checks.journal.files import DamagedFiles, find_pieces
+from spark_checks.journal.files import DamagedFiles, find_pieces, without_damaged
 from spark_checks.journal.given import JOURNAL_PARAMS, check_one_journal, given_journals
 from spark_checks.options import Options, Progress, Report, check_durations, check_pairs
 from spark_checks.progress import report_stages
@@ -128,17 +128,19 @@ def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
     pieces = [piece for kind in (*COLUMNS, "tick") for piece in find_pieces(journal, kind, begin, until, damaged)]
     rows = sum(piece.rows for piece in pieces if piece.kind in COLUMNS)
     files = _list_storages(options)
-    with (
-        create_views(spark, pieces, options.own["flink"], begin, until),
-        report_stages(spark, progress, f"parts of {count(rows, 'Flink observation')} searched"),
-    ):
-        last = min(max((piece.high for piece in pieces), default=until), until - 1)
-        availability = (change for _, change in entries(journal, begin, until, ["blind", "sighted"], damaged))
-        seen = find_last_seen(spark, last, availability)
-        if any("job_graph" in path.parts[-6:] for path in damaged):
-            seen = [cluster._replace(graphs=False) for cluster in seen]
-        found = [*_search_runs(spark, since, until), *_search_graphs(spark, seen, files, options)]
-        contexts = read_context(spark, [occurrence for occurrence, _ in found])
+
+    def search() -> tuple[list[LastSeen], list[tuple[Occurrence, MakeFinding]], list[Context]]:
+        with create_views(spark, pieces, options.own["flink"], begin, until, damaged=damaged):
+            last = min(max((piece.high for piece in pieces), default=until), until - 1)
+            changes = entries(journal, begin, until, ["blind", "sighted"], damaged, skips_failures=False)
+            seen = find_last_seen(spark, last, (change for _, change in changes))
+            if any("job_graph" in path.parts[-6:] for path in damaged):
+                seen = [cluster._replace(graphs=False) for cluster in seen]
+            found = [*_search_runs(spark, since, until), *_search_graphs(spark, seen, files, options)]
+            return seen, found, read_context(spark, [occurrence for occurrence, _ in found])
+
+    with report_stages(spark, progress, f"parts of {count(rows, 'Flink observation')} searched"):
+        seen, found, contexts = without_damaged(spark, damaged, search)
     findings = [make_finding(context) for (_, make_finding), context in zip(found, contexts, strict=True)]
     findings.sort(key=lambda finding: (finding.at, finding.key))
     return Report(findings, _summary(seen, files, findings, rows, damaged))

@@ -14,11 +14,13 @@ from agent.clock import now_ms
 from agent.model.config_types import duration
 from agent.model.findings import Finding
 from agent.model.text import count, span
+from agent.model.times import minute
+from agent.storage.database import read_incidents_since
 from agent.storage.journal.places import is_url
 from agent.storage.journal.segments import DAY_MS
 from spark_checks.journal.compaction import apply_retention, compact
 from spark_checks.journal.files import DamagedFiles, JournalWindow, Piece
-from spark_checks.journal.given import CLUSTER_PARAMS, GivenCluster, check_clusters, given_clusters
+from spark_checks.journal.given import CLUSTER_PARAMS, GivenCluster, check_clusters, describe_none, given_clusters
 from spark_checks.offsets.commits import MOST_MOVES, CommitFilter, search
 from spark_checks.offsets.coverage import Gap, read_coverage
 from spark_checks.offsets.diagnosis import Event, diagnose
@@ -58,12 +60,13 @@ def mistakes(options: Options) -> list[str]:
 
 def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
     """Search the journals of all agents and clusters. Raises OSError and StorageError if files cannot be read."""
-    reports = [_search(spark, cluster, options, progress) for cluster in given_clusters(options)]
+    clusters = given_clusters(options, duration(options.own["baseline"]))
+    reports = [_search(spark, cluster, options, progress) for cluster in clusters]
     _maintain(spark, options, progress)
     findings = [finding for report in reports for finding in report.findings]
     findings.sort(key=lambda finding: (finding.at, finding.key))
     plots = (report.plot for report in reports if report.plot is not None)
-    summary = " ".join(report.summary for report in reports) or f"No cluster matches {options.cluster}."
+    summary = " ".join(report.summary for report in reports) or describe_none(options)
     return Report(findings, summary, next(plots, None))
 
 
@@ -97,7 +100,10 @@ def _search(spark: SparkSession, cluster: GivenCluster, options: Options, progre
     series = read_series(window, wanted, in_window)
     commits_begin = max(window.since, min((piece.low for piece in pieces), default=window.since))
     live = cluster.read_store(options, lambda store: read_live_findings(store, cluster.name))
-    builder = FindingBuilder(diagnoses, series, cluster.name, live, commits_begin, left_out=found.left_out)
+    live_since = cluster.read_store(options, read_incidents_since) or 0
+    builder = FindingBuilder(
+        diagnoses, series, cluster.name, live, commits_begin, left_out=found.left_out, live_since=live_since
+    )
     findings = [
         *map(builder.finding, in_window),
         *(
@@ -110,6 +116,8 @@ def _search(spark: SparkSession, cluster: GivenCluster, options: Options, progre
     png = None if worst is None else plot(window, worst, series)
     readers = count(len(found.left_out), "reader")
     more = [f"of {readers} only the last {MOST_MOVES} moves examined"] if found.left_out else []
+    if live is not None and any(diagnosis.event.at < live_since for diagnosis in in_window):
+        more.append(f"not compared with live findings before {minute(live_since)} UTC, which the agent has deleted")
     return Report(findings, _summary(window, pieces, findings, [*more, *damaged.summary()]), png)
 
 

@@ -14,9 +14,10 @@ from pyspark.sql import SparkSession
 
 from agent.clock import now_ms
 from agent.model.config_types import duration
+from agent.storage.database import read_incidents_since
 from agent.storage.journal.reader import last_at
 from spark_checks.journal.files import DamagedFiles, JournalWindow
-from spark_checks.journal.given import CLUSTER_PARAMS, GivenCluster, check_clusters, given_clusters
+from spark_checks.journal.given import CLUSTER_PARAMS, GivenCluster, check_clusters, describe_none, given_clusters
 from spark_checks.options import Options, Progress, Report, check_durations
 from spark_checks.reviews.facts import Facts
 from spark_checks.reviews.findings import findings_of
@@ -66,9 +67,10 @@ def mistakes(options: Options) -> list[str]:
 
 def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
     """Review the clusters. Raises OSError and StorageError if files cannot be read or written."""
-    clusters = given_clusters(options)
+    length = 0 if options.since is None else (options.until or now_ms()) - options.since
+    clusters = given_clusters(options, options.own["weeks_before"] * length)
     if not clusters:
-        return Report([], f"No cluster matches {options.cluster}.")
+        return Report([], describe_none(options))
     periods = _periods(options, clusters)
     reviews = []
     for cluster in clusters:
@@ -95,6 +97,7 @@ def _review(spark: SparkSession, cluster: GivenCluster, periods: Periods, option
         rules=options.own["rules"],
         idle=duration(options.own["idle"]),
         is_wanted=lambda group, topic: options.wants_group(group) and (topic is None or options.wants_topic(topic)),
+        incidents_since=cluster.read_store(options, read_incidents_since) or 0,
     )
     return measure(window, periods, subject)._replace(label=cluster.label, notes=tuple(damaged.summary()))
 

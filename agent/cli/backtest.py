@@ -11,6 +11,7 @@ from agent.config.credentials import CredentialError
 from agent.engine.engine import Engine
 from agent.engine.recorded import batches
 from agent.model.exit_status import FOUND, WRONG
+from agent.storage.journal.failures import ArchiveError
 
 
 @click.command("backtest", epilog=EPILOG)
@@ -35,7 +36,7 @@ def backtest_command(journal: str, truth: Path, config: Path | None) -> None:
     try:
         known = from_json(truth.read_bytes())
         recorded = list(map(list, batches(read(journal, settings.journal))))
-    except (RecordingError, CredentialError) as error:
+    except (RecordingError, CredentialError, ArchiveError) as error:
         fail(WRONG, str(error))
     except ValueError as error:
         fail(WRONG, f"{truth}: is not a truth: {error}")

@@ -25,6 +25,7 @@ from agent.model.observations.base import Observation
 from agent.model.text import count
 from agent.model.times import millis, rfc3339, second
 from agent.storage.journal import reader
+from agent.storage.journal.failures import ArchiveError
 from agent.storage.journal.places import is_url, open_journals
 from agent.storage.journal.writer import JournalRefusedError, check_version
 
@@ -76,7 +77,7 @@ def replay_command(
         engine = Engine(settings.rules, settings.correlations, settings.incidents)
         with progress("replay") as show:
             incidents = replay(_followed(_before(until, batches(recordings)), engine, show), engine)
-    except RecordingError as error:
+    except (RecordingError, ArchiveError) as error:
         fail(WRONG, str(error))
     except (OSError, CredentialError) as error:
         fail(WRONG, f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}")

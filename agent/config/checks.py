@@ -153,6 +153,7 @@ class Check(ConfigModel):
     """Whether the daemon runs the check, on schedule or for an incident."""
     schedule: Annotated[str, AfterValidator(_schedule)] | None = None
     """When the check runs: an interval (`"24h"`), or a cron expression in UTC (`"0 3 * * mon-fri"`) with days by name.
+    Intervals are counted from 1970-01-01 00:00 UTC, a Thursday: `"24h"` is midnight, `"7d"` is Thursday 00:00.
 
     Default: only when an incident or an operator requests it.
     """

@@ -57,12 +57,13 @@ class Window(NamedTuple):
 def trigger(schedule: str) -> CronTrigger | IntervalTrigger:
     """Return the trigger of a schedule: a duration is an interval, five fields are a cron expression in UTC.
 
+    Intervals are counted from 1970-01-01T00:00Z: from the agent's start, one that starts more often would never end.
     Raises ValueError.
     """
     try:
         if len(schedule.split()) > 1:
             return cron(schedule)
-        return IntervalTrigger(seconds=max(duration(schedule), 1_000) / 1000, timezone=UTC)
+        return IntervalTrigger(seconds=max(duration(schedule), 1_000) / 1000, start_date=EPOCH, timezone=UTC)
     except ValueError as error:
         msg = f'expected a duration such as "24h" or a cron expression such as "0 3 * * *", got "{schedule}": {error}'
         raise ValueError(msg) from error

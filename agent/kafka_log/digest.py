@@ -15,7 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from agent.kafka_log.faults import Fault
-from agent.kafka_log.log_directory import LogDirectoryError, Partition, after_reading, list_partitions, with_cleaning
+from agent.kafka_log.log_directory import (
+    LogDirectoryError,
+    Partition,
+    after_reading,
+    list_partitions,
+    open_file_system,
+    with_cleaning,
+)
 from agent.kafka_log.segments import SCHEMA, LocatedFault, read_rows, unthrottled
 
 VERSION = 1
@@ -34,6 +41,12 @@ class Digest(NamedTuple):
         """Yield the rows, as agent.kafka_log.segments.read_rows does for the directory."""
         with pq.ParquetFile(self.path) as file:
             yield from file.iter_batches()
+
+    def written_at(self) -> int:
+        """Return when it was written, ms; 0 if its file system does not say. Raises LogDirectoryError, OSError."""
+        system, path = open_file_system(self.path)
+        written = system.get_file_info(path).mtime_ns
+        return 0 if written is None else int(written) // 1_000_000
 
 
 def write_digest(

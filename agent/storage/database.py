@@ -76,7 +76,12 @@ ALTER TABLE deliveries ADD COLUMN quiet_until INTEGER;
 CREATE TABLE digests (id TEXT PRIMARY KEY, made_at INTEGER NOT NULL, body TEXT NOT NULL);
 """
 
-_VERSIONS = (_TABLES, _CHECKS, _RENDERED_ON_DELIVERY, _SET_ASIDE, _DECISIONS)
+# journal.pruned_before: closed incidents last updated before then were deleted (ms).
+_PRUNED = """
+ALTER TABLE journal ADD COLUMN pruned_before INTEGER;
+"""
+
+_VERSIONS = (_TABLES, _CHECKS, _RENDERED_ON_DELIVERY, _SET_ASIDE, _DECISIONS, _PRUNED)
 """What leads from each schema to the next, beginning with an empty file."""
 
 SCHEMA = len(_VERSIONS)
@@ -127,6 +132,22 @@ def connect(path: Path) -> sqlite3.Connection:
         db.close()
         raise
     return db
+
+
+def read_incidents_since(path: Path) -> int:
+    """Return since when (ms) the file has all incidents; 0: always, as far as it says. Raises StorageError.
+
+    Closed incidents before then were deleted, or the file replaces one that was lost.
+    """
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            db.row_factory = sqlite3.Row
+            row = dict(db.execute("SELECT * FROM journal").fetchone() or {})
+    except sqlite3.Error as error:
+        msg = f"{path}: cannot read the agent's state: {error}"
+        raise StorageError(msg) from error
+    # An older version wrote neither.
+    return max(int(row.get(name) or 0) for name in ("pruned_before", "rebuilt_at"))
 
 
 def storage_error(path: Path, error: sqlite3.Error) -> StorageError:

@@ -231,9 +231,10 @@ class IncidentStore:
         """Delete incidents closed and last updated before then (ms), with all their deliveries; return how many.
 
         An incident with a pending delivery stays. A check request goes once no finding is left that could repeat it.
-        The file does not shrink; SQLite reuses the space.
+        The file does not shrink; SQLite reuses the space. It says since when it has all incidents.
         """
         with transaction(self._db):
+            self._db.execute("UPDATE journal SET pruned_before = max(coalesce(pruned_before, 0), ?)", (before,))
             waiting = {
                 incident
                 for receiver, incident in self._db.execute("SELECT DISTINCT receiver, incident FROM outbox")

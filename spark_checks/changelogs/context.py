@@ -105,16 +105,27 @@ class LogEnds:
     """The log end offsets of a topic in the journal, kept until the context manager ends. There may be millions."""
 
     def __init__(self, window: JournalWindow, topic: str) -> None:
+        self._window, self._topic = window, topic
+        self._readings: DataFrame = window.without_damaged(self._read)
+
+    def _read(self) -> DataFrame:
         readings = scan(
-            window.spark,
+            self._window.spark,
             "log_offsets",
-            window.pieces("log_offsets"),
+            self._window.pieces("log_offsets"),
             ("partition", "at", "log_end"),
-            since=window.since,
-            until=window.until,
-            only={"cluster": [window.cluster], "topic": [topic]},
+            since=self._window.since,
+            until=self._window.until,
+            only={"cluster": [self._window.cluster], "topic": [self._topic]},
+            damaged=self._window.damaged,
         )
-        self._readings: DataFrame = readings.persist(StorageLevel.DISK_ONLY)
+        kept: DataFrame = readings.persist(StorageLevel.DISK_ONLY)
+        try:
+            kept.count()  # reads all of it: a damaged file fails here
+        except Exception:
+            kept.unpersist()
+            raise
+        return kept
 
     def __enter__(self) -> Self:
         return self
@@ -227,7 +238,7 @@ def read_history(spark: SparkSession, options: Options, groups: set[str], damage
     window = JournalWindow(spark, journal, options.cluster, begin, FOREVER - 1, damaged)
     states: list[GroupState] = []
     lines: list[LogLine] = []
-    for observation in read(journal, begin, None, ["group_state", "log_line"], damaged):
+    for observation in read(journal, begin, None, ["group_state", "log_line"], damaged, skips_failures=False):
         match observation:
             case GroupState(cluster=options.cluster, group=group) if group in groups:
                 states.append(observation)

@@ -83,7 +83,8 @@ def mark(records: DataFrame) -> DataFrame:
     """Return the records that decreased and the last of each key that holds a value.
 
     records: partition, key, offset, timestamp, value. Adds `before`, `before_offset`, `decreased`, `restarted` and
-    `last`. Sorts instead of holding keys: a key's records may exceed memory.
+    `last`. Sorts instead of holding keys: a key's records may exceed memory. Keys of counts and sums that were lost and
+    have no lower value since are not found.
     """
     in_order = Window.partitionBy("partition", "key").orderBy("offset")
     so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)

@@ -130,9 +130,9 @@ def _doubts(effect: Effect, label: str) -> Iterator[str]:
     """Yield what the finding assumes."""
     move, began = effect.compared.move, effect.compared.target
     if move.unseen:
-        yield (
-            f"{move.origin} was not observed when the group left it: counted as if it had read on there until it "
-            "moved, as fast as records were written"
-        )
+        unseen = f"{move.origin} was not observed when the group left it"
+        if move.observed_until is not None:
+            unseen = f"{unseen}, as its journal ends at {instant(move.observed_until, day_of(began.at))}"
+        yield f"{unseen}: counted as if it had read on there until it moved, as fast as records were written"
     if began.low is None and label == "skipped":
         yield "it did not begin at a committed offset there: what it did not read before its first commit is skipped"

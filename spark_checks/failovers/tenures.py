@@ -1,11 +1,16 @@
 """When a consumer group had members on which cluster, and its moves from one cluster to another."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
+
+from spark_checks.failovers.observed import Observed
+
+LATE_MS = 7_200_000
+"""An archive is an hour behind. If it is further, its agent does not run or cannot archive: nothing is projected."""
 
 UNSEEN_MS = 900_000
 """After so long without a state of a group its cluster is not observed: an unchanged state comes every ten minutes."""
@@ -62,7 +67,8 @@ class Move(NamedTuple):
     Times in ms. Up to origin_seen, its commits on the origin are its own for certain; up to origin_end, they may be. Up
     to target_seen, commits on the target are not its own; from joined on they are; until: where this ends. absent_at:
     when it was last known not to be there. unseen: the origin was not observed when the group left it. mirrored_since:
-    from when on commits on the target are a mirror's.
+    from when on commits on the target are a mirror's. observed_until: where the journal of the origin ends, if that is
+    before the move.
     """
 
     group: str
@@ -77,6 +83,7 @@ class Move(NamedTuple):
     unseen: bool = False
     is_projected: bool = False
     mirrored_since: int = 0
+    observed_until: int | None = None
 
 
 def read_changes(states: DataFrame) -> list[GroupChange]:
@@ -102,30 +109,41 @@ def read_changes(states: DataFrame) -> list[GroupChange]:
     return [GroupChange(*row) for row in rows]
 
 
-def find_moves(changes: Iterable[GroupChange], now: int) -> Iterator[Move]:
-    """Yield the moves of each group, and those that a failover now would be. changes: by group, cluster and time."""
+def find_moves(
+    changes: Iterable[GroupChange], now: int, observed: Mapping[str, Observed] | None = None
+) -> Iterator[Move]:
+    """Yield the moves of each group, and those that a failover now would be.
+
+    changes: by group, cluster and time. observed: until when each cluster was; all others until now (ms). What a
+    failover would do is projected for when the journals of both clusters end.
+    """
+    clusters, latest = observed or {}, Observed(now, now)
     for group, of_group in groupby(changes, lambda change: change.group):
         tenures: list[Tenure] = []
-        standby: list[str] = []
+        standby: dict[str, int] = {}
         for cluster, found in groupby(of_group, lambda change: change.cluster):
             own = list(found)
             tenures += _joined(_tenures(own))
-            if not own[-1].has_members and own[-1].last_at >= now - UNSEEN_MS:
-                standby.append(cluster)
+            if not own[-1].has_members and own[-1].last_at >= clusters.get(cluster, latest).states - UNSEEN_MS:
+                standby[cluster] = own[-1].at
         tenures.sort(key=lambda tenure: tenure.joined)
         for tenure in tenures:
             origin = _find_origin(tenure, tenures) if tenure.is_start else None
             if origin is not None:
-                yield _move(group, origin, tenure)
-        running = [tenure for tenure in tenures if tenure.lasts_at(now)]
+                yield _move(group, origin, tenure, clusters.get(origin.cluster, latest).until)
+        running = [tenure for tenure in tenures if tenure.lasts_at(clusters.get(tenure.cluster, latest).states)]
         if len(running) == 1:
-            for cluster in standby:
+            origin = running[0]
+            for cluster, since in standby.items():
+                at = min(clusters.get(name, latest).until for name in (origin.cluster, cluster))
+                if at < now - LATE_MS or at < max(origin.joined, since):
+                    continue
                 ended = [tenure.end for tenure in tenures if tenure.cluster == cluster and tenure.end is not None]
                 yield Move(
                     group,
-                    running[0].cluster,
+                    origin.cluster,
                     cluster,
-                    *(now, now, now, now, now, now),
+                    *(at, at, at, at, at, at),
                     is_projected=True,
                     mirrored_since=max(ended, default=0),
                 )
@@ -195,7 +213,7 @@ def _overlap(first: Tenure, second: Tenure) -> int:
     return min(first.left, second.left) - max(first.joined, second.joined)
 
 
-def _move(group: str, origin: Tenure, target: Tenure) -> Move:
+def _move(group: str, origin: Tenure, target: Tenure, observed_until: int) -> Move:
     unseen = origin.end is None or origin.end - origin.left > _SOON_MS
     return Move(
         group,
@@ -210,4 +228,5 @@ def _move(group: str, origin: Tenure, target: Tenure) -> Move:
         until=target.left,
         absent_at=target.joined - _SOON_MS if target.begin is None else target.begin,
         unseen=unseen,
+        observed_until=observed_until if origin.end is None and observed_until < target.joined else None,
     )

@@ -11,7 +11,7 @@ from agent.rules.queries.flink import REST, STORAGE, ZOOKEEPER
 from agent.sources.base import HEARTBEAT_MS
 from agent.storage.journal.places import Place
 from agent.storage.journal.segments import FOREVER, UNREADABLE
-from spark_checks.journal.files import Piece, find_pieces, read, scan
+from spark_checks.journal.files import DamagedFiles, Piece, find_pieces, read, scan
 from spark_checks.shares import cores
 
 COLUMNS: Mapping[str, Sequence[str]] = {
@@ -91,17 +91,24 @@ def clusters(journal: Place) -> Iterator[str]:
 
 @contextmanager
 def create_views(
-    spark: SparkSession, pieces: Sequence[Piece], wanted: Sequence[str], since: int, until: int
+    spark: SparkSession,
+    pieces: Sequence[Piece],
+    wanted: Sequence[str],
+    since: int,
+    until: int,
+    *,
+    damaged: DamagedFiles,
 ) -> Iterator[None]:
     """Provide a view of each kind in COLUMNS while the body runs, of the wanted Flink clusters (none: of all).
 
-    since, until: bounds of the observations, ms.
+    since, until: bounds of the observations, ms. damaged: files that are left out.
     """
     frames = []
     for kind, columns in COLUMNS.items():
         only: dict[str, Sequence[Any]] = {"cluster": wanted} if wanted else {}
         of_kind = [piece for piece in pieces if piece.kind == kind]
-        frame = scan(spark, kind, of_kind, (*_ALL, *columns), since=since, until=until, only=only)
+        names = (*_ALL, *columns)
+        frame = scan(spark, kind, of_kind, names, since=since, until=until, only=only, damaged=damaged)
         frame = frame.coalesce(cores(spark)).persist()
         frame.createOrReplaceTempView(kind)
         frames.append(frame)

@@ -12,6 +12,7 @@ import click
 
 from agent.storage.database import FILE, StorageError
 from agent.storage.journal.places import JournalFiles, is_url, open_journals
+from agent.storage.journal.segments import DAY_MS, FOREVER
 from spark_checks.journal.files import KAFKA_KINDS, check_journal, clusters
 from spark_checks.options import Options
 
@@ -82,26 +83,42 @@ def given_journals(options: Options) -> list[JournalFiles]:
     return open_journals(own["journal"], own.get("archive"), own.get("agents") or (), os.environ)
 
 
-def given_clusters(options: Options) -> list[GivenCluster]:
-    """Return the clusters that `--cluster` selects, in order of their names. Raises OSError.
+def given_clusters(options: Options, before: int = 0) -> list[GivenCluster]:
+    """Return the clusters that `--cluster` selects, in order of their names. Raises OSError, ReadError.
 
-    A name is taken as it is, a pattern selects among the Kafka clusters of the journals.
+    A name is taken as it is, a pattern selects among the Kafka clusters of the journals in the window of --from and
+    --to. before: how long before it they count too, ms.
     """
-    journals = given_journals(options)
+    journals, days = given_journals(options), _days(options, before)
     found = [
         GivenCluster(name, journal, _store(journal, options))
         for journal in journals
-        for name in _select(options, journal, is_only=len(journals) == 1)
+        for name in _select(options, journal, days, is_only=len(journals) == 1)
     ]
     times = Counter(cluster.name for cluster in found)
     shared = (cluster._replace(is_shared=times[cluster.name] > 1) for cluster in found)
     return sorted(shared, key=lambda cluster: (cluster.name, cluster.journal.agent))
 
 
-def _select(options: Options, journal: JournalFiles, *, is_only: bool) -> Collection[str]:
+def describe_none(options: Options) -> str:
+    """Return the summary of a check for which `given_clusters` returns none."""
+    when = " in this time" if _days(options) is not None else ""
+    return f"No cluster matches {options.cluster}{when}."
+
+
+def _days(options: Options, before: int = 0) -> range | None:
+    """Return the days in the window of --from and --to, and so long (ms) before; None for all."""
+    if options.since is None and options.until is None:
+        return None
+    since = -FOREVER if options.since is None else options.since - before
+    until = FOREVER if options.until is None else options.until
+    return range(since // DAY_MS, (until - 1) // DAY_MS + 1)
+
+
+def _select(options: Options, journal: JournalFiles, days: range | None, *, is_only: bool) -> Collection[str]:
     if not _PATTERN.isdisjoint(options.cluster):
-        return {name for name in clusters(journal, KAFKA_KINDS) if _selects(options.cluster, name)}
-    return [options.cluster] if is_only or options.cluster in clusters(journal, KAFKA_KINDS) else []
+        return {name for name in clusters(journal, KAFKA_KINDS, days) if _selects(options.cluster, name)}
+    return [options.cluster] if is_only or options.cluster in clusters(journal, KAFKA_KINDS, days) else []
 
 
 def check_clusters(options: Options) -> list[str]:
@@ -129,8 +146,10 @@ def check_names(
 
     kinds: of the observations that name clusters; None: all.
     """
-    names, missing = set[str](), list(wanted)
-    for name in (name for journal in journals for name in clusters(journal, kinds)):
+    places, names, missing = list(journals), set[str](), list(wanted)
+    # What is not in the window of --from and --to may be in the rest.
+    parts = dict.fromkeys((_days(options), None))
+    for name in (name for days in parts for journal in places for name in clusters(journal, kinds, days)):
         names.add(name)
         missing = [(option, other) for option, other in missing if not _selects(other, name)]
         if not missing:

@@ -53,7 +53,7 @@ class WriteTimes(dict[tuple[int, str], int]):
 
     def __init__(self, found: Replicas) -> None:
         super().__init__({(segment.broker, _stem(segment.file)): segment.mtime for segment in found.segments})
-        self._digests = {digest.broker: Path(digest.path).stat().st_mtime_ns // 1_000_000 for digest in found.digests}
+        self._digests = {digest.broker: digest.written_at() for digest in found.digests}
 
     def of(self, broker: int, file: str) -> int:
         """Return when a file was written; an index counts as its log."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from agent.storage.journal.segments import UNREADABLE, Unreadable
-from spark_checks.journal.files import PIECE_ROWS, Piece, read, share_out
+from spark_checks.journal.files import PIECE_ROWS, JournalWindow, Piece, read, share_out
 from spark_checks.offsets.arrays import (
     EDGE_NUMBERS,
     MOVE_NUMBERS,
@@ -352,11 +352,15 @@ def baseline(series: Series, begin: int, end: int) -> Baseline | None:
     return Baseline(int(np.median(step[ahead])), int(np.median(every[ahead])))
 
 
-def read_log(pieces: Sequence[Piece], cluster: str, key: Key, begin: int, end: int) -> tuple[Series, Series]:
+def read_log(window: JournalWindow, key: Key, begin: int, end: int) -> tuple[Series, Series]:
     """Return the log start and log end offsets of a partition in [begin, end]."""
     names = ("at", "cluster", "topic", "partition", "log_start", "log_end", "position")
-    near = [piece for piece in pieces if piece.low <= end and piece.high >= begin]
-    parts = [_read_log(read(piece, names), cluster, key, begin, end) for piece in near]
+    parts = []
+    for piece in window.damaged.leave_out(window.pieces("log_offsets", begin, end + 1)):
+        try:
+            parts.append(_read_log(read(piece, names), window.cluster, key, begin, end))
+        except UNREADABLE as error:
+            window.damaged.take_page(piece, str(error))
     starts, ends = zip(*parts, strict=True) if parts else ((), ())
     nothing = [(np.empty(0, np.int64),) * 3]
     return _series(starts or nothing), _series(ends or nothing)

@@ -73,11 +73,12 @@ def read_log_offsets(window: JournalWindow, places: Sequence[Place]) -> dict[int
     """Return, by the number of the place, the log as last read in its interval."""
     if not places:
         return {}
-    found = _scan(window, "log_offsets", places, _LOGS)
-    last = found.groupBy("number").agg(
-        sql.max_by(sql.struct("log_start", "log_end"), sql.struct("at", "position")).alias("log")
-    )
-    return {row["number"]: Reading(*row["log"]) for row in last.collect()}
+
+    def read() -> list[Row]:
+        last = sql.max_by(sql.struct("log_start", "log_end"), sql.struct("at", "position")).alias("log")
+        return _scan(window, "log_offsets", places, _LOGS).groupBy("number").agg(last).collect()
+
+    return {row["number"]: Reading(*row["log"]) for row in window.without_damaged(read)}
 
 
 def read_truncations(window: JournalWindow, places: Sequence[Place]) -> dict[tuple[str, int], list[Truncation]]:
@@ -107,7 +108,8 @@ def read_states(window: JournalWindow, places: Sequence[Place]) -> States:
 
 def read_session_losses(window: JournalWindow) -> list[SessionLoss]:
     """Return the session losses of the cluster's brokers, oldest first."""
-    registrations = entries(window.journal, window.since, window.until, ["broker_registration"], window.unreadable)
+    kinds = ["broker_registration"]
+    registrations = entries(window.journal, window.since, window.until, kinds, window.damaged, skips_failures=False)
     own = (
         registration
         for _, registration in registrations
@@ -134,9 +136,13 @@ def _losses(registrations: Iterable[BrokerRegistration]) -> Iterator[SessionLoss
 
 def _query(window: JournalWindow, kind: str, places: Sequence[Place], columns: Sequence[str], query: str) -> list[Row]:
     """Return the rows of a query over the observations at the places, each once: the view `observed`."""
-    observed = _scan(window, kind, places, columns).drop("number", "first", "last").distinct()
-    observed.createOrReplaceTempView("observed")
-    return window.spark.sql(query.format(steady=CLOCK_SLACK_MS)).collect()
+
+    def read() -> list[Row]:
+        observed = _scan(window, kind, places, columns).drop("number", "first", "last").distinct()
+        observed.createOrReplaceTempView("observed")
+        return window.spark.sql(query.format(steady=CLOCK_SLACK_MS)).collect()
+
+    return window.without_damaged(read)
 
 
 def _scan(window: JournalWindow, kind: str, places: Sequence[Place], columns: Sequence[str]) -> DataFrame:
@@ -149,7 +155,7 @@ def _scan(window: JournalWindow, kind: str, places: Sequence[Place], columns: Se
         if any(piece.low <= last and piece.high >= first for first, last in intervals)
     ]
     only = {"cluster": [window.cluster], "topic": sorted({place.topic for place in places})}
-    found = scan(window.spark, kind, pieces, columns, since=begin, until=end, only=only)
+    found = scan(window.spark, kind, pieces, columns, since=begin, until=end, only=only, damaged=window.damaged)
     around = window.spark.createDataFrame(
         list(places), "number int, topic string, partition long, first long, last long"
     )

@@ -8,6 +8,7 @@ import numpy as np
 from agent.model.observations.base import Availability, Unavailable
 from agent.storage.journal.clock_steps import ClockStep, find_steps
 from agent.storage.journal.reader import entries
+from agent.storage.journal.segments import UNREADABLE
 from spark_checks.journal.files import JOURNAL_POSITIONS, JournalWindow, read
 from spark_checks.offsets.arrays import Ints
 
@@ -85,22 +86,39 @@ class Gap(NamedTuple):
 
 def read_coverage(window: JournalWindow) -> tuple[Clock, list[Gap]]:
     """Return the agent's clock and the gaps in the window, oldest first."""
-    ticks = [read(piece, ("position", "at")) for piece in window.pieces("tick")]
-    columns = [
-        np.concatenate([np.empty(0, np.int64), *(tick[name].to_numpy() for tick in ticks)])
-        for name in ("position", "at")
-    ]
-    order = np.argsort(columns[0])
-    positions, times = (column[order] for column in columns)
+    positions, times, unread = _read_ticks(window)
     clock = Clock.of(positions, times)
     availability = [
         change
-        for _, change in entries(window.journal, window.since, window.until, ["blind", "sighted"], window.unreadable)
+        for _, change in entries(
+            window.journal, window.since, window.until, ["blind", "sighted"], window.damaged, skips_failures=False
+        )
         if isinstance(change, Availability) and change.cluster == window.cluster
     ]
     last = int(times.max()) if times.size else window.until
-    gaps = [Gap(begin, end, {}, "") for begin, end in clock.tick_gaps(positions, times)]
+    gaps = [Gap(begin, end, {}, "") for begin, end in clock.tick_gaps(positions, times) if (begin, end) not in unread]
     return clock, sorted([*gaps, *source_gaps(availability, last)], key=lambda gap: gap.begin)
+
+
+def _read_ticks(window: JournalWindow) -> tuple[Ints, Ints, set[tuple[int, int]]]:
+    """Return positions and times (ms) of the ticks in order of position; of damaged files the first and last only.
+
+    Also returns the bounds of these files, between which there were ticks.
+    """
+    columns = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+    unread = set()
+    for piece in window.pieces("tick"):
+        try:
+            table = read(piece, ("position", "at"))
+            columns.append((table["position"].to_numpy(), table["at"].to_numpy()))
+        except UNREADABLE as error:
+            window.damaged.take_page(piece, str(error))
+            first = piece.journal * JOURNAL_POSITIONS
+            columns.append((np.array([piece.begin, piece.end]) + first, np.array([piece.low, piece.high])))
+            unread.add((piece.low, piece.high))
+    positions, times = map(np.concatenate, zip(*columns, strict=True))
+    order = np.argsort(positions)
+    return positions[order], times[order], unread
 
 
 def source_gaps(availability: Iterable[Availability], until: int) -> list[Gap]:

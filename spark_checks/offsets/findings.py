@@ -93,23 +93,26 @@ class FindingBuilder:
         begin: int,
         *,
         left_out: Mapping[Key, int] = {},
+        live_since: int = 0,
     ) -> None:
         """Take all diagnoses of the part of the journal that was read, oldest first. begin: when it begins, ms.
 
-        left_out: the number of rewinds before them that were not examined, by key.
+        left_out: the number of rewinds before them that were not examined, by key. live_since: since when all live
+        findings are known, ms.
         """
         self._rewinds: dict[Key, list[int]] = {}
         for diagnosis in diagnoses:
             if diagnosis.event.is_rewind:
                 self._rewinds.setdefault(diagnosis.event.key, []).append(diagnosis.event.at)
         self._series, self._cluster, self._live, self._begin = series, cluster, live, begin
-        self._left_out = left_out
+        self._left_out, self._live_since = left_out, live_since
 
     def finding(self, diagnosis: Diagnosis) -> Finding:
         """Return the finding: info if live rules reported it or if only the agent's clock may have been set back."""
         event = diagnosis.event
         known = [] if self._live is None else find_live(self._live, event.key, event.began, event.at)
-        live = () if self._live is None else ("seen_live" if known else "unseen_live",)
+        is_compared = self._live is not None and (known or event.at >= self._live_since)
+        live = ("seen_live" if known else "unseen_live",) if is_compared else ()
         labels = diagnosis.labels
         # The live rules knew the group's members: what they call an operator's reset needs no other cause.
         by_operator = any("operator_reset" in finding.labels for finding in known)

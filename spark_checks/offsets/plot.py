@@ -39,8 +39,7 @@ def plot(window: JournalWindow, diagnosis: Diagnosis, series: Mapping[Key, Serie
     event = diagnosis.event
     commits = series[event.key]
     log_begin, log_end = event.at - BEFORE_MS - BASELINE_MS, event.at + BEFORE_MS
-    pieces = window.pieces("log_offsets", log_begin, log_end)
-    start, top = read_log(pieces, window.cluster, event.key, log_begin, log_end)
+    start, top = read_log(window, event.key, log_begin, log_end)
     begin, end = _extent(diagnosis, commits, top)
     losses = _nearest(diagnosis.session_losses, event.at)
     lanes = len({loss.broker for loss in losses}) + bool(diagnosis.leader_changes)

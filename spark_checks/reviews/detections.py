@@ -9,7 +9,7 @@ from spark_checks.reviews.markup import Heading, Html, badge, element, joined, t
 from spark_checks.reviews.overview import records_line
 from spark_checks.reviews.periods import DAY_MS
 from spark_checks.reviews.sections import ROWS, left_out, section
-from spark_checks.reviews.words import day, lasted, moment, week_word
+from spark_checks.reviews.words import day, forgotten, lasted, moment, week_word
 
 UNKNOWN = "Unknown, because no state file of the agent was read; a journal has no incidents."
 
@@ -17,14 +17,19 @@ UNKNOWN = "Unknown, because no state file of the agent was read; a journal has n
 def incidents(facts: Facts) -> Html:
     """Return the incidents: per day, those that are open, and by kind."""
     title = "Incidents"
+    if not facts.has_incidents and facts.incidents_since:
+        return section("incidents", title, "", element("p", _unknown(facts), of="soft"))
     if not facts.has_incidents:
         return section("incidents", title, "Name the agent's state file with `--store` to see them.",
                        element("p", UNKNOWN, of="soft"))  # fmt: skip
     found, still_open = now(facts.incidents), facts.still_open
     if not found and not still_open:
-        return section("incidents", title, "", element("p", "None.", of="soft"), _chart(facts))
+        none = f"None is known. {_unknown(facts)}" if facts.lacks_incidents() else "None."
+        return section("incidents", title, "", element("p", none, of="soft"), _chart(facts))
     lead = " ".join(filter(None, (_sentence(facts, found), records_line(facts))))
     parts = [element("p", lead), _chart(facts)]
+    if facts.lacks_incidents():
+        parts.append(element("p", _unknown(facts), of="soft"))
     if still_open:
         parts += [element("h3", "Still open"), _open(still_open)]
     over = [incident for incident in found if incident.severity is Severity.CRITICAL and not incident.is_open]
@@ -39,7 +44,7 @@ def incidents(facts: Facts) -> Html:
 def rules(facts: Facts) -> Html:
     """Return the rules that fire too often, and those that never do."""
     if not facts.has_incidents:
-        return section("rules", "Rules", "", element("p", UNKNOWN, of="soft"))
+        return section("rules", "Rules", "", element("p", _unknown(facts), of="soft"))
     frequent, word = facts.frequent_rules, week_word(facts.periods)
     parts: list[Html] = []
     if frequent:
@@ -49,7 +54,7 @@ def rules(facts: Facts) -> Html:
                 f"{rule.incidents:,}",
                 f"{rule.short:,}",
                 f"{rule.unacknowledged:,}",
-                ", ".join(f"{rule.before[week - 1]:,}" for week in sorted(facts.weeks, reverse=True)) or "-",
+                ", ".join(f"{rule.before[week - 1]:,}" for week in sorted(facts.incident_weeks, reverse=True)) or "-",
             )
             for rule in frequent[:ROWS]
         ]
@@ -66,7 +71,7 @@ def rules(facts: Facts) -> Html:
         parts.append(element("p", f"No rule made {FREQUENT} incidents or more this {word}.", of="soft"))
     if facts.silent_rules:
         names = joined((element("code", name) for name in facts.silent_rules), " ")
-        times = f"{len(facts.weeks) + 1} {word}s" if facts.weeks else word
+        times = f"{len(facts.incident_weeks) + 1} {word}s" if facts.incident_weeks else word
         parts.append(
             element(
                 "details",
@@ -88,11 +93,18 @@ def rules(facts: Facts) -> Html:
     return section("rules", "Rules", do, *parts)
 
 
+def _unknown(facts: Facts) -> str:
+    """Return why incidents of this week are unknown."""
+    why = forgotten(facts.incidents_since)
+    return f"{why[0].upper()}{why[1:]}." if facts.incidents_since else UNKNOWN
+
+
 def _sentence(facts: Facts, found: list[Detected]) -> str:
     critical = facts.critical()
     taken = sum(incident.acknowledged_by is not None for incident in found)
+    weeks = facts.incident_weeks
     usual = facts.usual(
-        {week: float(sum(incident.week == week for incident in facts.incidents)) for week in facts.weeks}
+        {week: float(sum(incident.week == week for incident in facts.incidents)) for week in weeks}, weeks
     )
     compared = "" if usual is None else f", usually {usual:,.0f}"
     return f"{count(len(found), 'incident')} ({critical:,} critical){compared}; {taken:,} acknowledged."
@@ -147,7 +159,7 @@ def _kinds(facts: Facts) -> Html:
 
 
 def _kind(facts: Facts, kind: KindCount) -> tuple[object, ...]:
-    weeks = [float(kind.before[week - 1]) for week in sorted(facts.weeks, reverse=True)]
+    weeks = [float(kind.before[week - 1]) for week in sorted(facts.incident_weeks, reverse=True)]
     return (
         element("b", kind.kind),
         f"{kind.critical:,}" if kind.critical else "-",

@@ -59,7 +59,8 @@ class Facts(NamedTuple):
     """What was measured. weeks: the weeks before that the journal covers from their beginning, such as (1, 2).
 
     label: the cluster's name, with that of the agent if others have such a cluster. has_incidents: whether the state
-    file could be read. silent_rules: rules that have not fired in any week.
+    file has incidents of this week; it has all from incidents_since on (ms). silent_rules: rules that have not fired in
+    any week.
     """
 
     cluster: str
@@ -80,6 +81,16 @@ class Facts(NamedTuple):
     rebalances: Sequence[Rebalances]
     outages: Sequence[Outage]
     notes: Sequence[str] = ()
+    incidents_since: int = 0
+
+    def lacks_incidents(self, week: int = 0) -> bool:
+        """Return whether the agent may have deleted incidents of a week."""
+        return self.periods.bounds(week)[0] < self.incidents_since
+
+    @property
+    def incident_weeks(self) -> tuple[int, ...]:
+        """The weeks before of which all incidents are known, as far as the journal covers them."""
+        return tuple(week for week in self.weeks if not self.lacks_incidents(week))
 
     @property
     def near_misses(self) -> list[Margin]:
@@ -126,7 +137,7 @@ class Facts(NamedTuple):
         """Return the incidents per day of the weeks, counted back from the end; per hour if a week is a short time."""
         periods = self.periods
         length = DAY_MS if periods.length >= 2 * DAY_MS else DAY_MS // 24
-        first = periods.bounds(max(self.weeks, default=0))[0]
+        first = periods.bounds(max(self.incident_weeks, default=0))[0]
         number = min(_DAYS, -(-(periods.until - first) // length))
         days = []
         for index in range(number):
@@ -161,9 +172,10 @@ class Facts(NamedTuple):
         )  # fmt: skip
         return not known and self.unseen() >= self.periods.length
 
-    def usual(self, numbers: Mapping[int, float]) -> float | None:
-        """Return the median of the covered weeks before of a number by week, which is 0 where it is missing."""
-        return median(numbers.get(week, 0) for week in self.weeks) if self.weeks else None
+    def usual(self, numbers: Mapping[int, float], weeks: Sequence[int] | None = None) -> float | None:
+        """Return the median of a number by week, 0 where it is missing. weeks: None: the covered ones before."""
+        compared = self.weeks if weeks is None else weeks
+        return median(numbers.get(week, 0) for week in compared) if compared else None
 
 
 def now(rows: Iterable[T]) -> list[T]:

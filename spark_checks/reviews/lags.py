@@ -33,7 +33,8 @@ class Margin(NamedTuple):
     """Where a group came closest to the log start while it had unread records.
 
     margin: records between them, negative if unread records were deleted. kept: records in the log. rise: records by
-    which the log start rose in the week, during `observed` ms. at: when the sample's step ended, ms.
+    which the log start rose in the week, during `observed` ms, without those of a topic that was created again. at:
+    when the sample's step ended, ms.
     """
 
     week: int
@@ -89,7 +90,7 @@ class Samples:
         self._periods, self._tables = periods, tables
         self._commits = _last_in_step(tables.read("commit", [*_KEY, "offset"]), periods, [*_KEY], ["offset"])
         logs = tables.read("log_offsets", ["topic", "partition", "log_start", "log_end"])
-        self._logs = _last_in_step(logs, periods, ["topic", "partition"], ["log_start", "log_end"])
+        self._logs = _with_log(_last_in_step(logs, periods, ["topic", "partition"], ["log_start", "log_end"]))
         joined = self._commits.join(self._logs, ["week", "step", "topic", "partition"]).where("offset IS NOT NULL")
         self._samples = joined.withColumn("lag", sf.greatest(joined["log_end"] - joined["offset"], sf.lit(0))).cache()
         self._by_group = self._samples.groupBy("week", "step", "group").agg(sf.sum("lag").alias("lag")).cache()
@@ -127,13 +128,14 @@ class Samples:
     def margins(self) -> list[Margin]:
         """Return each group's smallest margin in each week, the smallest share first.
 
-        Only on topics whose records retention deletes: its log start rose in that week.
+        Only on topics whose records retention deletes: its log start rose in that week. A topic that was created again
+        has a new log, and each log counts for itself.
         """
-        rise = self._logs.groupBy("week", "topic", "partition").agg(
+        rise = self._logs.groupBy("week", "topic", "partition", "log").agg(
             (sf.max("log_start") - sf.min("log_start")).alias("rise"),
             (sf.max("at") - sf.min("at")).alias("observed"),
         )
-        samples = self._samples.join(rise.where("rise > 0"), ["week", "topic", "partition"]).where(
+        samples = self._samples.join(rise.where("rise > 0"), ["week", "topic", "partition", "log"]).where(
             "lag > 0 AND log_end > log_start"
         )
         samples = samples.join(self._endless_topics(), "topic", "left_anti")
@@ -218,3 +220,11 @@ def _last_in_step(table: DataFrame, periods: Periods, key: list[str], values: li
     steps = table.withColumn("week", periods.week_column(at)).withColumn("step", periods.step_column(at))
     last = sf.max_by(sf.struct(*values, "at"), sf.struct("at", "position")).alias("last")
     return steps.groupBy("week", "step", *key).agg(last).select("week", "step", *key, "last.*")
+
+
+def _with_log(logs: DataFrame) -> DataFrame:
+    """Add `log`: the number of the log of a partition in a week, a new one where the log start decreases."""
+    steps = Window.partitionBy("week", "topic", "partition").orderBy("step")
+    is_new = sf.col("log_start") < sf.lag("log_start").over(steps)
+    numbered = logs.withColumn("is_new", sf.coalesce(is_new.cast("int"), sf.lit(0)))
+    return numbered.withColumn("log", sf.sum("is_new").over(steps)).drop("is_new")

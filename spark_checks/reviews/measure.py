@@ -1,10 +1,7 @@
 """The measurements of a review: Spark's over the journal, and what the state file holds."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
-
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
+from typing import NamedTuple
 
 from agent.model.findings import Incident
 from agent.storage.journal.places import Place, find_segments
@@ -18,8 +15,6 @@ from spark_checks.reviews.lags import Samples
 from spark_checks.reviews.periods import Periods
 from spark_checks.reviews.tables import JournalTables
 
-T = TypeVar("T")
-
 CURVES = 10
 """Of how many groups the lag is drawn over time."""
 
@@ -27,19 +22,21 @@ CURVES = 10
 class Subject(NamedTuple):
     """What is reviewed beside the journal.
 
-    incidents: None if there is no state file. rules: the configured ones. idle: after how long without commits a
-    group stands still, ms. is_wanted: takes a group, and a topic if it is about one.
+    incidents: None if there is no state file; incidents_since: since when all are known, ms. rules: the configured
+    ones. idle: after how long without commits a group stands still, ms. is_wanted: takes a group, and a topic if it is
+    about one.
     """
 
     incidents: Sequence[Incident] | None
     rules: Sequence[str]
     idle: int
     is_wanted: Callable[[str, str | None], bool]
+    incidents_since: int = 0
 
 
 def measure(window: JournalWindow, periods: Periods, subject: Subject) -> Facts:
-    """Return what a review needs. Damaged files of the journal are left out and passed to the window's `unreadable`."""
-    return _without_damaged(JournalTables(window), lambda tables: _measure(tables, periods, subject))
+    """Return what a review needs. Damaged files of the journal are left out, and counted by the window."""
+    return window.without_damaged(lambda: _measure(JournalTables(window), periods, subject))
 
 
 def covered_weeks(journal: Place, periods: Periods) -> tuple[int, ...]:
@@ -51,7 +48,7 @@ def covered_weeks(journal: Place, periods: Periods) -> tuple[int, ...]:
 
 
 def _measure(tables: JournalTables, periods: Periods, subject: Subject) -> Facts:
-    incidents, rules, idle, is_wanted = subject
+    incidents, rules, idle, is_wanted, incidents_since = subject
     samples = Samples(tables, periods)
     try:
         lags = [lag for lag in samples.lags() if is_wanted(lag.group, None)]
@@ -67,11 +64,14 @@ def _measure(tables: JournalTables, periods: Periods, subject: Subject) -> Facts
         label=tables.window.cluster,
         periods=periods,
         weeks=covered_weeks(tables.window.journal, periods),
-        has_incidents=incidents is not None,
+        has_incidents=incidents is not None and incidents_since < periods.until,
+        incidents_since=incidents_since,
         incidents=posted,
         kinds=count_kinds(posted, periods),
         rules=count_rules(posted, periods),
-        silent_rules=() if incidents is None else silent_rules(rules, incidents, periods),
+        silent_rules=()
+        if incidents is None or incidents_since > periods.since
+        else silent_rules(rules, incidents, periods),
         lags=lags,
         points={group: [point for point in points if point.group == group] for group in drawn},
         margins=margins,
@@ -81,13 +81,3 @@ def _measure(tables: JournalTables, periods: Periods, subject: Subject) -> Facts
         rebalances=[change for change in find_rebalances(tables, periods) if is_wanted(change.group, None)],
         outages=find_outages(tables, periods),
     )
-
-
-def _without_damaged(tables: JournalTables, query: Callable[[JournalTables], T]) -> T:
-    """Return the result of a query, repeated without damaged files as long as it fails because of them."""
-    while True:
-        try:
-            return query(tables)
-        except (Py4JJavaError, PySparkException):
-            if not tables.set_aside_damaged():
-                raise

@@ -7,7 +7,7 @@ from spark_checks.reviews import charts
 from spark_checks.reviews.actions import Action
 from spark_checks.reviews.facts import Facts, of_week
 from spark_checks.reviews.markup import Html, element, with_code
-from spark_checks.reviews.words import factor, lasted, period, short, week_word
+from spark_checks.reviews.words import factor, forgotten, lasted, period, short, week_word
 
 TASKS = 6
 """How many tasks are listed; more would not be done."""
@@ -23,6 +23,8 @@ def header(facts: Facts, tasks: Sequence[Action]) -> Html:
         kind, verdict = "critical", f"{count(urgent, 'task')} cannot wait, of {len(tasks)} that this {word} leaves."
     elif tasks:
         kind, verdict = "warning", f"Nothing urgent. {count(len(tasks), 'task')} to plan."
+    elif facts.lacks_incidents():
+        kind, verdict = "warning", f"Nothing to do is known: {forgotten(facts.incidents_since)}."
     elif facts.has_incidents:
         kind, verdict = "good", f"A quiet {word}: nothing to do."
     else:
@@ -56,13 +58,14 @@ def task_list(facts: Facts, tasks: Sequence[Action]) -> Html:
 def tiles(facts: Facts) -> Html:
     """Return the numbers of the week, with the weeks before as bars."""
     weeks = (*sorted(facts.weeks, reverse=True), 0)
-    incidents = {week: float(len(of_week(facts.incidents, week))) for week in weeks}
-    critical = {week: float(facts.critical(week)) for week in weeks}
+    with_incidents = (*sorted(facts.incident_weeks, reverse=True), 0)
+    incidents = {week: float(len(of_week(facts.incidents, week))) for week in with_incidents}
+    critical = {week: float(facts.critical(week)) for week in with_incidents}
     of_incidents = [
         _tile("incidents", incidents, facts, kind="warning"),
         _tile("of them critical", critical, facts, kind="critical"),
     ]
-    near = {week: float(len(facts.near_loss(week))) for week in weeks}
+    near = {week: float(len(facts.near_loss(week))) for week in (with_incidents if facts.has_incidents else weeks)}
     rebalances = {week: float(sum(row.times for row in of_week(facts.rebalances, week))) for week in weeks}
     losses = {week: float(sum(row.losses for row in of_week(facts.brokers, week))) for week in weeks}
     unavailable = {week: float(facts.unseen(week)) for week in weeks}
@@ -93,9 +96,9 @@ def records_line(facts: Facts) -> str:
 
 def _tile(label: str, by_week: dict[int, float], facts: Facts, kind: str = "", *, is_time: bool = False) -> Html:
     number = by_week[0]
-    usual = facts.usual({week: value for week, value in by_week.items() if week})
+    usual = facts.usual(by_week, [week for week in by_week if week])
     if usual is None:
-        compared = "first review"
+        compared = "not compared" if facts.weeks else "first review"
     elif is_time:
         compared = f"usually {lasted(int(usual))}" if usual else "usually never"
     else:
@@ -106,7 +109,7 @@ def _tile(label: str, by_week: dict[int, float], facts: Facts, kind: str = "", *
         element("span", label, of="small soft"),
         element("b", shown),
         element("span", compared, of="small soft"),
-        charts.weeks(list(by_week.values())) if facts.weeks else "",
+        charts.weeks(list(by_week.values())) if len(by_week) > 1 else "",
         of=f"tile {kind if number else ''}".strip(),
     )
 
@@ -116,4 +119,8 @@ def weeks_note(facts: Facts) -> str:
     word = week_word(facts.periods)
     if not facts.weeks:
         return f"The journal has no complete {word} before this one, so nothing is compared."
-    return f"Compared with the median of the {count(len(facts.weeks), word)} before; small bars: oldest first."
+    note = f"Compared with the median of the {count(len(facts.weeks), word)} before; small bars: oldest first."
+    if facts.incident_weeks != facts.weeks:
+        unknown = forgotten(facts.incidents_since)
+        note = f"{note} {unknown[0].upper()}{unknown[1:]}."
+    return note

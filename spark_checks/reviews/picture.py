@@ -40,7 +40,8 @@ def _draw_incidents(axes: Axes, facts: Facts) -> None:
     days = facts.incidents_by_day()
     if not any(day.critical + day.warning for day in days):
         _title(axes, "Incidents")
-        _nothing(axes, "None" if facts.has_incidents else "Unknown: no state file was read")
+        unknown = "Unknown: deleted by the agent" if facts.incidents_since else "Unknown: no state file was read"
+        _nothing(axes, "None" if facts.has_incidents and not facts.lacks_incidents() else unknown)
         return
     is_hourly = days[0].length < DAY_MS
     critical, warning = ([day.critical for day in days], [day.warning for day in days])

@@ -163,9 +163,10 @@ def brokers(facts: Facts) -> Html:
         parts += [element("h3", count(len(elections), "unclean leader election")), element("ul", *items)]
         parts.append(left_out(len(elections) - ROWS, "election"))
     elif facts.has_incidents:
-        earlier = sum(len(of_week(facts.elections, week)) for week in facts.weeks)
-        parts.append(_quiet(f"No unclean leader election ({earlier} in the {word}s before)." if facts.weeks else
-                            "No unclean leader election."))  # fmt: skip
+        earlier = sum(len(of_week(facts.elections, week)) for week in facts.incident_weeks)
+        known = " is known" if facts.lacks_incidents() else ""
+        before = f" ({earlier} in the {word}s before)" if facts.incident_weeks else ""
+        parts.append(_quiet(f"No unclean leader election{known}{before}."))
     else:
         parts.append(_quiet("Unclean leader elections are unknown, as incidents are."))
     do = []

@@ -11,7 +11,19 @@ from agent.model.text import count, visible
 from spark_checks.reviews.actions import actions
 from spark_checks.reviews.facts import Facts, now, of_week
 from spark_checks.reviews.overview import records_line
-from spark_checks.reviews.words import brief, distance, factor, lasted, names, percent, period, short, week_word, where
+from spark_checks.reviews.words import (
+    brief,
+    distance,
+    factor,
+    forgotten,
+    lasted,
+    names,
+    percent,
+    period,
+    short,
+    week_word,
+    where,
+)
 
 _MOST_TASKS = 3
 _WORTH_MS = 60_000
@@ -22,7 +34,7 @@ def summary(facts: Facts, page: str | None) -> str:
     """Return the lines. page: where people find the whole review, if that is kept."""
     tasks = actions(facts)
     title = f"Review of {facts.label}, {period(facts.periods)}: {_verdict(facts)}"
-    lines = [title, *_lines(facts), *(f"{note[0].upper()}{note[1:]}." for note in facts.notes)]
+    lines = [title, *_lines(facts), *(f"{note[0].upper()}{note[1:]}." for note in _notes(facts))]
     if page is not None:
         lines.append(f"Full page: {page}")
     if tasks:
@@ -38,12 +50,19 @@ def fleet_summary(reviews: Sequence[Facts], pages: Sequence[Path | None]) -> str
     ranked = sorted(zip(reviews, pages, strict=True), key=lambda review: urgency(review[0]), reverse=True)
     lines = [f"Review of {count(len(reviews), 'cluster')}, {period(reviews[0].periods)}"]
     for facts, page in ranked:
-        parts = [_verdict(facts), count(len(actions(facts)), "task"), *facts.notes, *([str(page)] if page else [])]
+        parts = [_verdict(facts), count(len(actions(facts)), "task"), *_notes(facts), *([str(page)] if page else [])]
         lines.append(f"{facts.label}: {'; '.join(parts)}.")
     if tasks:
         lines += [TASKS, *_numbered(f"{facts.label}: {task.what}. {task.how}" for facts, task in tasks[:_MOST_TASKS])]
         lines += _more(len(tasks) - _MOST_TASKS, "pages")
     return "\n".join(map(visible, lines))
+
+
+def _notes(facts: Facts) -> Iterator[str]:
+    """Yield what is missing."""
+    if facts.lacks_incidents():
+        yield forgotten(facts.incidents_since)
+    yield from facts.notes
 
 
 def urgency(facts: Facts) -> list[int]:
@@ -76,7 +95,8 @@ def _lines(facts: Facts) -> Iterator[str]:
     if facts.is_blind:
         return
     if facts.has_incidents:
-        usual = facts.usual({week: len(of_week(facts.incidents, week)) for week in facts.weeks})
+        weeks_before = facts.incident_weeks
+        usual = facts.usual({week: len(of_week(facts.incidents, week)) for week in weeks_before}, weeks_before)
         waiting = sum(incident.acknowledged_by is None for incident in facts.still_open)
         compared = "" if usual is None else f" (usually {usual:,.0f})"
         still = (

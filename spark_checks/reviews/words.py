@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from agent.model.text import count, span, visible
+from agent.model.times import minute
 from spark_checks.reviews.lags import Margin
 from spark_checks.reviews.periods import DAY_MS, Periods
 
@@ -34,6 +35,11 @@ def period(periods: Periods) -> str:
             return f"{since.day} to {last:%-d %B %Y}"
         return f"{since:%-d %B} to {last:%-d %B %Y}"
     return f"{since:%-d %B %H:%M} to {last:%-d %B %Y %H:%M} UTC"
+
+
+def forgotten(incidents_since: int) -> str:
+    """Return which incidents the agent has deleted."""
+    return f"incidents before {minute(incidents_since)} UTC are no longer known, as the agent has deleted them"
 
 
 def week_word(periods: Periods) -> str:

@@ -459,6 +459,16 @@ def test_schedule_is_an_interval_or_cron_in_utc() -> None:
     assert str(trigger("*/15 * * * *").get_next_fire_time(None, friday)) == "2026-11-20 23:00:00+00:00"
 
 
+@pytest.mark.parametrize(
+    ("interval", "expected"),
+    [("7d", "2026-11-26 00:00"), ("24h", "2026-11-21 00:00"), ("6h", "2026-11-21 00:00"), ("90m", "2026-11-20 22:30")],
+)
+def test_interval_is_the_same_whenever_the_agent_starts(interval: str, expected: str) -> None:
+    for minute in range(1, 60, 7):
+        started = datetime(2026, 11, 20, 21, minute, tzinfo=UTC)
+        assert str(trigger(interval).get_next_fire_time(None, started)) == f"{expected}:00+00:00"
+
+
 KEYS = [
     *(
         "clusters",

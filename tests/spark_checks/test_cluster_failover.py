@@ -74,6 +74,22 @@ def test_agents_of_a_fleet_are_read_as_one(spark: SparkSession, report: Report, 
     assert alone.findings == []
 
 
+def test_projected_moves_are_found_if_an_agent_archives_later_than_another(
+    spark: SparkSession, report: Report, fleet: Fleet, tmp_path: Path
+) -> None:
+    url = f"file://{tmp_path}/archive"
+    for cluster, end in ((MAIN, END - 2_700_000), (BACKUP, END)):
+        own = [seen for seen in fleet.observations() if getattr(seen, "cluster", cluster) == cluster and seen.at < end]
+        write(tmp_path / cluster, Part(own))
+        Archiver(tmp_path / cluster, Archive(url), cluster, 1 << 40).ship()
+    late = cluster_failover.run(spark, options(url), lambda _: None)
+    # 45 minutes before the end the offsets of g-stale were still translated.
+    ahead = [subject(finding) for finding in report.findings if finding.labels == ("skipped", "projected")]
+    assert [subject(finding) for finding in late.findings if "projected" in finding.labels] == ahead
+    assert "observed until backup 2026-11-20 08:59, main 2026-11-20 08:14 UTC" in late.summary
+    assert "08:14:59.0 UTC" in next(finding.detail for finding in late.findings if "projected" in finding.labels)
+
+
 def subject(finding: Finding) -> tuple[Any, ...]:
     return tuple(finding.subject[name] for name in ("group", "cluster", "topic", "partition"))
 

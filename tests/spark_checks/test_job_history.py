@@ -22,6 +22,7 @@ from spark_checks.__main__ import main
 from spark_checks.options import Options, Report
 from tests.spark_checks.job_clusters import BEGIN, Cluster, Expected
 from tests.spark_checks.job_histories import History, drawn
+from tests.spark_checks.test_unreadable_files import damage
 
 MINUTE, HOUR = 60_000, 3_600_000
 NOW = BEGIN + HOUR
@@ -244,6 +245,30 @@ def test_empty_journal_has_no_findings(spark: SparkSession, tmp_path: Path) -> N
     report = check(spark, options(tmp_path / "journal"))
     assert report.findings == []
     assert "the journal has no Flink observations in this window" in report.summary
+
+
+def test_without_the_graphs_of_a_damaged_file_no_stray_file_is_claimed(spark: SparkSession, tmp_path: Path) -> None:
+    write(
+        tmp_path / "journal",
+        [
+            JobManagerLeader(at=NOW, cluster="f", address="a", leader_id="1", session="0x1"),
+            JobGraph(at=NOW, cluster="f", job=JOB, made_at=NOW - 5, locks=("0x1",), file="submittedJobGraph0"),
+            FlinkJob(at=NOW, cluster="f", job=JOB, name="j", state="RUNNING", started_at=NOW - 9),
+            Tick(at=NOW + 2 * MINUTE),
+        ],
+    )
+    (tmp_path / "storage").mkdir()
+    file = tmp_path / "storage" / "submittedJobGraph0"
+    file.touch()
+    os.utime(file, ns=((NOW - HOUR) * 1_000_000,) * 2)
+    checked = options(tmp_path / "journal", storages=(f"f={tmp_path / 'storage'}",))
+    assert "damaged" not in check(spark, checked).summary
+    (graphs,) = tmp_path.glob("journal/job_graph/*/*.parquet")
+    damage(graphs)
+    report = check(spark, checked)
+    assert report.findings == []
+    assert "graph files not checked on f" in report.summary
+    assert "1 damaged journal file skipped" in report.summary
 
 
 def test_leftover_graph_is_the_same_finding_in_every_run(spark: SparkSession, tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ def test_digest_has_the_faults_of_its_directory(spark: SparkSession, broker: Pat
         (entry.subject, entry.labels, entry.position) for entry in whole
     ]
     assert digested[:2] == whole[:2]
+    assert check(spark, f"2005={made.as_uri()}").findings == digested
 
 
 def test_only_selected_topics_are_read(spark: SparkSession, broker: Path) -> None:

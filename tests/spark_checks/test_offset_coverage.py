@@ -14,7 +14,7 @@ from agent.storage.journal.archive import Archive
 from agent.storage.journal.archiver import Archiver
 from agent.storage.journal.places import open_journals
 from agent.storage.journal.writer import Journal
-from spark_checks.journal.files import JournalWindow
+from spark_checks.journal.files import DamagedFiles, JournalWindow
 from spark_checks.offsets.coverage import Clock, Gap, read_coverage, source_gaps
 from spark_checks.offsets.findings import gap_finding
 
@@ -64,12 +64,19 @@ def write_ticks(local: Path, begin: int, end: int) -> None:
     Archiver(local, Archive(f"file://{local.parent}/archive"), "a", first).ship()
 
 
-def covered(local: Path) -> tuple[Clock, list[Gap]]:
+class Undamaged(DamagedFiles):
+    """No file is expected to be damaged."""
+
+    def __call__(self, path: Path, reason: str) -> None:
+        """Fail."""
+        pytest.fail(f"{path}: {reason}")
+
+
+def covered(local: Path, damaged: DamagedFiles | None = None) -> tuple[Clock, list[Gap]]:
     (journal,) = open_journals(f"file://{local.parent}/archive")
     spark: Any = None  # neither ticks nor availability need it
-    return read_coverage(
-        JournalWindow(spark, journal, "main", NOON, NOON + 3_600_000, lambda *found: pytest.fail(str(found)))
-    )
+    files = Undamaged() if damaged is None else damaged
+    return read_coverage(JournalWindow(spark, journal, "main", NOON, NOON + 3_600_000, files))
 
 
 def test_positions_of_two_journals_are_not_mixed(local: Path) -> None:
@@ -91,3 +98,17 @@ def test_a_restored_journal_is_no_clock_that_was_set_back(local: Path) -> None:
     write_ticks(local, 620, 900)
     clock, gaps = covered(local)
     assert (clock.steps, gaps) == ((), [])
+
+
+def test_damaged_ticks_neither_are_a_gap_nor_hide_one(local: Path) -> None:
+    for begin, end in ((0, 600), (600, 1_200), (1_260, 1_800)):
+        write_ticks(local, begin, end)
+    _, gaps = covered(local)
+    ticks = sorted((local.parent / "archive" / "tick").rglob("*.parquet"))
+    content = bytearray(ticks[1].read_bytes())
+    content[10:30] = bytes(20)  # of the first page
+    ticks[1].write_bytes(content)
+    damaged = DamagedFiles()
+    assert covered(local, damaged)[1] == gaps
+    assert [path.name for path in damaged] == [ticks[1].name]
+    assert [(gap.begin, gap.end) for gap in gaps] == [(NOON + 1_199_000, NOON + 1_260_000)]

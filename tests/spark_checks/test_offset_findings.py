@@ -50,3 +50,15 @@ def test_an_operators_reset_is_blamed_on_nothing_else(
     assert (finding.labels, finding.severity) == (labels, severity)
     assert ("broker 4 session expired" in finding.detail) is ("after_session_loss" in labels)
     assert ("an operator reset the group" in finding.detail) is ("operator_reset" in labels)
+
+
+def test_rewind_before_the_live_findings_is_not_called_unseen() -> None:
+    def label(known: list[Finding], since: int) -> str:
+        builder = FindingBuilder([REWIND], {}, "main", {KEY: known}, AT - 3_600_000, live_since=since)
+        return builder.finding(REWIND).labels[-1]
+
+    assert [label([], AT), label([], AT + 1), label([live()], AT + 1)] == [
+        "unseen_live",
+        "after_leader_move",
+        "seen_live",
+    ]

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -10,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from agent.model.findings import Finding, Incident, Records, Severity, Status
 from agent.model.observations.base import Tick
-from agent.model.observations.kafka import BrokerRegistration, Commit
+from agent.model.observations.kafka import BrokerRegistration, Commit, LogOffsets
 from agent.model.times import millis
 from agent.storage.database import StorageError
 from agent.storage.incidents import IncidentStore
@@ -20,6 +21,7 @@ from spark_checks.offsets.commits import MOST_MOVES
 from spark_checks.offsets.findings import find_live, read_live_findings
 from spark_checks.offsets.keys import Key
 from spark_checks.options import Options, Report
+from tests.spark_checks.test_unreadable_files import damage
 
 EVENING = millis("2026-11-20T22:00:00.000Z")
 HOUR = 3_600_000
@@ -122,6 +124,29 @@ def test_damaged_segment_is_reported_and_skipped(spark: SparkSession, tmp_path: 
     report = offset_history.run(spark, options, lambda _: None)
     assert [(finding.previous["offset"], finding.current["offset"]) for finding in report.findings] == [(3_000, 1_000)]
     assert "1 damaged journal file skipped" in report.summary
+
+
+def test_damaged_ticks_and_log_ends_are_reported_and_skipped(spark: SparkSession, tmp_path: Path) -> None:
+    with closing(Journal(tmp_path)) as journal:
+        for at in range(0, 600_000, 10_000):
+            offset = 9_000 - at // 100 if at == 300_000 else 10_000 + at // 100
+            where: Any = {"cluster": "main", "topic": KEY.topic, "partition": KEY.partition}
+            journal.append([
+                Tick(at=EVENING + at),
+                Commit(at=EVENING + at, group=KEY.group, offset=offset, **where),
+                LogOffsets(at=EVENING + at, log_start=0, log_end=20_000, **where),
+            ])  # fmt: skip
+    own = {"journal": str(tmp_path), "store": None, "min_records": 1_000, "baseline": "14d"}
+    options = Options(own={**own, "compact": False, "retention": None})
+    whole = offset_history.run(spark, options, lambda _: None)
+    for kind in ("tick", "log_offsets"):
+        (path,) = tmp_path.glob(f"{kind}/*/*.parquet")
+        damage(path)
+    report = offset_history.run(spark, options, lambda _: None)
+    moves = [(finding.at, finding.current) for finding in whole.findings]
+    assert [(finding.at, finding.current) for finding in report.findings] == moves
+    assert len(moves) == 1
+    assert "2 damaged journal files skipped" in report.summary
 
 
 def test_empty_journal_has_no_findings(spark: SparkSession, tmp_path: Path) -> None:

@@ -160,3 +160,29 @@ def test_broker_is_flapping(losses: int, before: int, *, is_flapping: bool) -> N
 def test_lag_that_is_over_is_no_task(last: int, *, is_task: bool) -> None:
     lags = [GroupLag(week, "billing", 10.0, 20.0 if week else 9e6, 10**7, 672, last) for week in range(4)]
     assert ("The lag of billing has grown" in page(QUIET._replace(lags=lags))) is is_task
+
+
+GONE = "ncidents before 2026-11-23 12:00 UTC are no longer known, as the agent has deleted them"
+
+
+def test_week_whose_incidents_were_deleted_is_not_called_quiet() -> None:
+    since = BEGAN_AT + DAY_MS // 2
+    assert "A quiet week: nothing to do." in page(QUIET)
+    partly = QUIET._replace(incidents_since=since)
+    assert (GONE in summary(partly, None), "A quiet week" in page(partly)) == (True, False)
+    assert f"None is known. I{GONE}." in page(partly)
+    unknown = partly._replace(has_incidents=False)
+    assert "incidents unknown" in summary(unknown, None)
+    assert page(unknown).count(f"I{GONE}.") >= 2
+    assert "no state file" not in page(unknown)
+
+
+def test_weeks_whose_incidents_were_deleted_are_left_out_of_the_median() -> None:
+    found = [incident(number, "g")._replace(week=1) for number in range(8)]
+    known = QUIET._replace(incidents=found, incidents_since=BEGAN_AT - 8 * DAY_MS)
+    assert (known.incident_weeks, known.lacks_incidents()) == ((1,), False)
+    assert "Incidents: 0 (usually 8)" in summary(known, None)
+    assert "Incidents: 0 (usually 0)" in summary(known._replace(incidents_since=0), None)
+    assert "Incidents: 0;" in summary(known._replace(incidents_since=BEGAN_AT - 1), None)
+    assert "no longer known" not in summary(known, None)
+    assert "no longer known" in page(known)

@@ -81,6 +81,21 @@ def test_near_miss_is_a_finding_with_its_numbers(hostile: tuple[Any, str]) -> No
     assert finding.at == END - 45 * 60_000
 
 
+@pytest.mark.parametrize("deletes", [False, True])
+def test_topic_that_was_created_again_is_no_near_miss(spark: SparkSession, tmp_path: Path, *, deletes: bool) -> None:
+    """Its log start falls to 0. Unless retention deletes from the new log too, the group there can lose nothing."""
+    facts: list[Observation] = []
+    for hour in range(14 * 24):
+        at, new = BEGAN_AT + hour * HOUR, hour - 10 * 24
+        start = 1_000 * hour if new < 0 else 10 * new * deletes
+        offset = start + 5_000 if new < 0 else start + 5
+        facts += [Tick(at=at), log(at, "orders", start, start + 10_000), commit(at, "billing", "orders", offset)]
+    write(tmp_path / "journal", facts)
+    found = review.run(spark, options(tmp_path / "journal"), lambda _: None).findings
+    assert [finding.labels for finding in found] == [("near_miss",)] * deletes
+    assert all(finding.current["log_start"] < 1_000 for finding in found)
+
+
 def test_group_that_stands_still_is_named_with_its_last_commit(hostile: tuple[Any, str]) -> None:
     _, html = hostile
     assert "Restart or delete sleeper: unread records, but no commits" in html

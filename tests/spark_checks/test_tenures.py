@@ -2,7 +2,8 @@
 
 import pytest
 
-from spark_checks.failovers.tenures import UNSEEN_MS, GroupChange, Move, find_moves
+from spark_checks.failovers.observed import Observed
+from spark_checks.failovers.tenures import LATE_MS, UNSEEN_MS, GroupChange, Move, find_moves
 
 MINUTE = 60_000
 NOW = 600 * MINUTE
@@ -81,3 +82,30 @@ def test_a_group_that_is_seen_again_did_not_move_there() -> None:
     gap = GroupChange("backup", "g", 130 * MINUTE, None, True, True, 90 * MINUTE, NOW, 0)
     main = changes("main", (95, 100), last=500 * MINUTE)
     assert moves(main, [*changes("backup", (50, 700)), gap]) == []
+
+
+@pytest.mark.parametrize("minutes", [20, 50, LATE_MS // MINUTE])
+def test_a_projected_move_is_of_the_time_up_to_which_both_clusters_are_archived(minutes: int) -> None:
+    end = NOW - minutes * MINUTE
+    observed = {"main": Observed(end, end - 9 * MINUTE), "backup": Observed(NOW, NOW)}
+    found = [*changes("backup"), *changes("main", (10, 700), last=end - 9 * MINUTE)]
+    (move,) = find_moves(found, NOW, observed)
+    assert (move.origin, move.target, move.joined, move.is_projected) == ("main", "backup", end, True)
+    assert [*find_moves(found, NOW)] == []
+    assert [*find_moves(found, NOW + LATE_MS, observed | {"backup": Observed(NOW + LATE_MS, NOW)})] == []
+
+
+def test_nothing_is_projected_for_a_time_at_which_the_target_had_members() -> None:
+    observed = {"main": Observed(NOW - 50 * MINUTE, NOW - 50 * MINUTE), "backup": Observed(NOW, NOW)}
+    main = changes("main", (10, 700), last=NOW - 50 * MINUTE)
+    found = find_moves([*changes("backup", (555, 560)), *main], NOW, observed)
+    assert not any(move.is_projected for move in found)
+
+
+def test_a_move_after_the_end_of_the_origins_journal_is_unseen() -> None:
+    end = 100 * MINUTE
+    found = [*changes("backup", (105, 700)), *changes("main", (10, 700), last=end)]
+    (move,) = find_moves(found, NOW, {"main": Observed(end, end)})
+    assert (move.unseen, move.observed_until) == (True, end)
+    (move,) = find_moves(found, NOW)
+    assert (move.unseen, move.observed_until) == (True, None)

@@ -18,7 +18,7 @@ from agent.storage.journal.archiver import Archiver
 from agent.storage.journal.places import JournalFiles, open_journals, read_id
 from agent.storage.journal.reader import chunks, entries
 from agent.storage.journal.retention import TRUST_MS
-from agent.storage.journal.segments import DAY_MS
+from agent.storage.journal.segments import DAY_MS, find
 from agent.storage.journal.writer import Journal
 from testbed.waiting import wait_until
 from tests.storage.archives import NOON, archived, fail, files, merge, observation, ship, write
@@ -88,6 +88,23 @@ def test_a_window_is_read_from_its_dates_only(local: Path, store: Archive) -> No
     expected = list(entries(local, *window, unreadable=fail))
     assert expected
     assert list(entries(JournalFiles("a", None, store), *window, unreadable=fail)) == expected
+
+
+@pytest.mark.parametrize("most", [0, 64])
+def test_an_agents_dates_are_listed_alone_or_with_all_others(
+    local: Path, store: Archive, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(archive, "_MOST_LISTINGS", most)
+    for agent in "ab":
+        ship(local, store, agent)
+    day = NOON // DAY_MS
+    for days in (None, range(day, day + 1), range(day - 9, day), range(day - 9, day + 9)):
+        found = store.find(["commit", "tick"], days, "b")
+        expected = [segment for segment in find(local, ["commit", "tick"], days) if segment.last is not None]
+        assert sorted((s.kind, s.day, s.first, s.last) for s in found) == sorted(
+            (s.kind, s.day, s.first, s.last) for s in expected
+        )
+        assert all("/agent=b/" in str(segment.path) for segment in found)
 
 
 def test_of_merged_files_only_the_rest_is_archived(local: Path, store: Archive) -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from agent.cli.main import main
 from agent.model.observations.base import Tick, Unavailable
 from agent.model.observations.kafka import Commit, PartitionState
-from agent.storage.database import FILE, SCHEMA
+from agent.storage.database import FILE, SCHEMA, read_incidents_since
 from agent.storage.incidents import IncidentStore
 from agent.storage.journal.reader import read
 from agent.storage.journal.writer import VERSION, Journal, JournalRefusedError
@@ -46,6 +46,8 @@ def test_state_of_each_version_is_read(tmp_path: Path, sample: Path) -> None:
         assert [silence.id for silence in store.decisions.silences(0)] == (["SIL-00AB12"] if is_decided(sample) else [])
         handled = store.decisions.handled(samples.incident(id="INC-2")).acknowledged
         assert (handled.by if handled else None) == ("lena" if is_decided(sample) else None)
+        pruned = 1_790_000_000_000 if int(sample.stem.partition("-")[2]) >= 6 else 0
+        assert read_incidents_since(state_file) == pruned
         outbox = Outbox(state_file, "slack")
         # The message of the first incident was delivered; its check report, and all of the second, were not.
         assert [number for number, _ in deliver_all(outbox)].count(0) == 1

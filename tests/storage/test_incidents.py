@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from agent.model.findings import Incident, Status
-from agent.storage.database import SCHEMA, DamagedError, StorageError
+from agent.storage.database import SCHEMA, DamagedError, StorageError, read_incidents_since
 from agent.storage.incidents import CheckReport, IncidentStore
 from agent.storage.outbox import Outbox
 from tests import samples
@@ -182,6 +182,15 @@ def test_old_delivered_incidents_are_pruned_with_their_reports(store: IncidentSt
     assert store.prune(last) == 0
     assert store.prune(max(last, samples.check_request().until) + 1) == 1
     assert (store.incidents(), store.prune(last + DAY_MS)) == ([], 0)
+
+
+def test_file_says_since_when_it_has_all_incidents(store: IncidentStore, state_file: Path) -> None:
+    assert read_incidents_since(state_file) == 0
+    store.prune(1_000)
+    store.prune(700)
+    assert read_incidents_since(state_file) == 1_000
+    store.mark_rebuilt(3_000)
+    assert read_incidents_since(state_file) == 3_000
 
 
 def test_nothing_of_a_pruned_incident_remains(store: IncidentStore, outbox: Outbox, state_file: Path) -> None:

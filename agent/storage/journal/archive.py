@@ -18,19 +18,16 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
+from agent.storage.journal.failures import ArchivedFile, ArchiveError
 from agent.storage.journal.segments import Segment, by_first_position, day_of, is_date, positions_in
 
 _CHUNK = 8 << 20
 _CONNECT_S, _REQUEST_S, _ATTEMPTS = 10, 30, 3
-_MOST_LISTINGS = 8
-"""Dates that are listed one by one; of more, all of a kind are listed at once."""
+_MOST_LISTINGS = 64
+"""Dates of an agent that are listed one by one; of more, all dates and agents of a kind are listed at once."""
 
 OBJECT_STORES = frozenset({"s3", "gcs"})
 """File systems on which a file appears only when all of it is there."""
-
-
-class ArchiveError(Exception):
-    """An archive cannot be reached."""
 
 
 class LocalFileError(OSError):
@@ -80,7 +77,9 @@ class Archive:
         Ticks, which all agents write each second, name the agents; without any all kinds do.
         """
         agents: dict[str, set[str]] = {}
-        found = list(self._segments(["tick"], None)) or self._segments(self.kinds(), None)
+        found = list(self._segments("tick", [f"{self.root}/tick"]))
+        if not found:
+            found = [entry for kind in self.kinds() for entry in self._segments(kind, [f"{self.root}/{kind}"])]
         for agent, segment in found:
             if not patterns or any(fnmatchcase(agent, pattern) for pattern in patterns):
                 agents.setdefault(agent, set()).add(segment.journal)
@@ -88,8 +87,14 @@ class Archive:
 
     def find(self, kinds: Collection[str] | None, days: range | None, agent: str) -> list[Segment]:
         """Return the agent's segments of these kinds and days."""
-        wanted = self.kinds() if kinds is None else kinds
-        return [segment for owner, segment in self._segments(wanted, days) if owner == agent]
+        found: list[Segment] = []
+        for kind in self.kinds() if kinds is None else kinds:
+            dates = None if days is None else self._dates(kind, days)
+            folders = [f"{self.root}/{kind}"]
+            if dates is not None and len(dates) <= _MOST_LISTINGS:
+                folders = [f"{date}/agent={agent}" for date in dates]
+            found += (segment for owner, segment in self._segments(kind, folders) if owner == agent)
+        return [segment for segment in found if days is None or segment.day in days]
 
     def find_in(self, folder: str) -> dict[tuple[int, int], int]:
         """Return the sizes of the files in a folder by their first and last position."""
@@ -152,18 +157,10 @@ class Archive:
         found = (entry for entry in self._list(f"{self.root}/{kind}") if is_date(entry.base_name))
         return [entry.path for entry in found if day_of(Path(entry.path)) in days]
 
-    def _segments(self, kinds: Iterable[str], days: range | None) -> Iterator[tuple[str, Segment]]:
-        """Yield the agent and the segment of each file of these kinds and days."""
-        for kind in kinds:
-            folders = [f"{self.root}/{kind}"]
-            if days is not None:
-                dates = self._dates(kind, days)
-                folders = dates if len(dates) <= _MOST_LISTINGS else folders
-            for folder in folders:
-                for found in self._list(folder, recursive=True):
-                    segment = self._segment(kind, found)
-                    if segment is not None and (days is None or segment[1].day in days):
-                        yield segment
+    def _segments(self, kind: str, folders: Iterable[str]) -> Iterator[tuple[str, Segment]]:
+        """Yield the agent and the segment of each file of a kind below these folders."""
+        for folder in folders:
+            yield from filter(None, (self._segment(kind, found) for found in self._list(folder, recursive=True)))
 
     def _segment(self, kind: str, found: fs.FileInfo) -> tuple[str, Segment] | None:
         date, agent, journal, name = (*found.path.removeprefix(f"{self.root}/{kind}/").split("/"), "", "", "", "")[:4]
@@ -260,25 +257,23 @@ def _s3(bucket: str, variables: Mapping[str, str]) -> fs.S3FileSystem:
     )
 
 
-def open_url(url: str) -> pa.NativeFile:
+def open_url(url: str) -> ArchivedFile:
     """Open a file of an archive by its URL, with the credentials of this process.
 
-    Raises FileNotFoundError, and ArchiveError if the archive cannot be reached: that is no damaged file to skip.
+    Raises FileNotFoundError, and ArchiveError if the archive cannot be reached.
     """
     parts = urlsplit(url)
     path = f"{parts.netloc}{parts.path}" if parts.scheme in ("s3", "gs") else parts.path
-    try:
-        return _connected(f"{parts.scheme}://{parts.netloc}").open_input_file(path)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        msg = f"{url} cannot be read: {error}"
-        raise ArchiveError(msg) from error
+    return ArchivedFile(_connected(f"{parts.scheme}://{parts.netloc}"), path, url)
 
 
 @cache
 def _connected(server: str) -> fs.FileSystem:
-    return connect(f"{server}/")[0]
+    try:
+        return connect(f"{server}/")[0]
+    except OSError as error:
+        msg = f"{server} cannot be reached: {error}"
+        raise ArchiveError(msg) from error
 
 
 def together(segments: Sequence[Segment]) -> list[Segment]:

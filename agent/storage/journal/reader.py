@@ -3,6 +3,7 @@
 import heapq
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from itertools import chain, groupby
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -18,6 +19,7 @@ from agent.model.observations.base import Observation
 from agent.storage.journal.batch_rows import BATCHES, from_arrow
 from agent.storage.journal.clock_steps import ClockStep, date_back, read_steps
 from agent.storage.journal.columns import MISFITS, Columns
+from agent.storage.journal.failures import system_failures
 from agent.storage.journal.places import Place, find_segments
 from agent.storage.journal.segments import DAY_MS, FOREVER, UNREADABLE, Segment, Unreadable, batches
 
@@ -36,17 +38,22 @@ def entries(
     until: int | None = None,
     kinds: Collection[str] | None = None,
     unreadable: Unreadable = warn,
+    *,
+    skips_failures: bool = True,
 ) -> Iterator[tuple[int, Observation]]:
     """Return positions and observations with since <= at < until (ms), in order of position, even during writes.
 
     Only the requested dates are read, a batch of each kind at a time. What cannot be read is passed to `unreadable` and
-    skipped. If an agent's state was lost, positions begin again where its next journal begins.
+    skipped. If an agent's state was lost, positions begin again where its next journal begins. skips_failures: whether
+    what the system cannot read is skipped too, as at the agent's start; else that raises ReadError.
     """
     since, until = -FOREVER if since is None else since, FOREVER if until is None else until
     days = range(since // DAY_MS, (until - 1) // DAY_MS + 1)
     segments = find_segments(place, COLUMNS if kinds is None else kinds, days)
     journals = groupby(segments, attrgetter("journal"))
-    return chain.from_iterable(_merge(list(of_journal), since, until, unreadable) for _, of_journal in journals)
+    return chain.from_iterable(
+        _merge(list(of_journal), since, until, unreadable, skips_failures=skips_failures) for _, of_journal in journals
+    )
 
 
 def _lanes(segments: Iterable[Segment]) -> list[list[Segment]]:
@@ -62,10 +69,10 @@ def _lanes(segments: Iterable[Segment]) -> list[list[Segment]]:
 
 
 def _merge(
-    segments: Iterable[Segment], since: int, until: int, unreadable: Unreadable
+    segments: Iterable[Segment], since: int, until: int, unreadable: Unreadable, *, skips_failures: bool
 ) -> Iterator[tuple[int, Observation]]:
     def rows(lane: Iterable[Segment]) -> Iterator[tuple[int, Observation]]:
-        for segment, batch in _batches(lane, since, until, unreadable):
+        for segment, batch in _batches(lane, since, until, unreadable, skips_failures=skips_failures):
             for entry in _readable_rows(segment, batch, unreadable):
                 if since <= entry[1].at < until:
                     yield entry
@@ -74,13 +81,14 @@ def _merge(
 
 
 def _batches(
-    segments: Iterable[Segment], since: int, until: int, unreadable: Unreadable
+    segments: Iterable[Segment], since: int, until: int, unreadable: Unreadable, *, skips_failures: bool = True
 ) -> Iterator[tuple[Segment, pa.RecordBatch]]:
     """Yield what is read at once of segments, one after the other."""
     for segment in segments:
         try:
-            for batch in batches(segment, since, until):
-                yield segment, batch
+            with nullcontext() if skips_failures else system_failures(segment.path):
+                for batch in batches(segment, since, until):
+                    yield segment, batch
         except UNREADABLE as error:
             unreadable(segment.path, str(error))
 
@@ -91,9 +99,11 @@ def read(
     until: int | None = None,
     kinds: Collection[str] | None = None,
     unreadable: Unreadable = warn,
+    *,
+    skips_failures: bool = True,
 ) -> Iterator[Observation]:
     """Return the observations of `entries` without their positions."""
-    return map(itemgetter(1), entries(place, since, until, kinds, unreadable))
+    return map(itemgetter(1), entries(place, since, until, kinds, unreadable, skips_failures=skips_failures))
 
 
 def chunks(place: Place, unreadable: Unreadable = warn) -> Iterator[Chunk]:

@@ -20,6 +20,8 @@ import pyarrow as pa
 from pyarrow import compute, parquet
 from pyarrow.fs import FileSystem
 
+from agent.storage.journal.failures import ArchivedFile
+
 DAY_MS = 86_400_000
 FOREVER = 1 << 63
 UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError)
@@ -55,9 +57,10 @@ class Segment(NamedTuple):
         """Return whether it is sealed and contains all of the other."""
         return self.last is not None and self.first <= other.first and (other.last or other.first) <= self.last
 
-    def open(self) -> Path | pa.NativeFile:
-        """Return a sealed file as Parquet's reader takes it. Raises OSError."""
-        return self.path if self.files is None else self.files.open_input_file(str(self.path))
+    def open(self) -> Path | ArchivedFile:
+        """Return a sealed file as Parquet's reader takes it. Raises FileNotFoundError, ArchiveError."""
+        path = str(self.path)
+        return self.path if self.files is None else ArchivedFile(self.files, path, f"{path} in the archive")
 
 
 def find(directory: Path, kinds: Container[str] | None = None, days: range | None = None) -> list[Segment]:
@@ -272,21 +275,30 @@ def streams(directory: Path) -> list[Path]:
 
 
 def batches(segment: Segment, since: int, until: int) -> Iterator[pa.RecordBatch]:
-    """Return the batches of a segment that may hold observations with since <= at < until. Raises one of UNREADABLE."""
+    """Return the batches of a segment that may hold observations with since <= at < until.
+
+    Raises one of UNREADABLE, ArchiveError.
+    """
     try:
         yield from _stream(segment.path) if segment.last is None else _parquet(segment.open(), since, until)
     except FileNotFoundError:
         if segment.files is not None:
-            raise
+            return  # past the archive's retention
         # Since it was listed, a live writer sealed it, or a merge made it part of a larger one, or it was removed.
-        present = segments_in(segment.path.parent) if segment.path.parent.exists() else ()
-        for holder in [candidate for candidate in present if candidate.holds(segment)][:1]:
+        holder = holder_of(segment)
+        if holder is not None:
             for batch in _parquet(holder.path, since, until):
                 position = batch.column("position")
                 within = compute.greater_equal(position, segment.first)
                 if segment.last is not None:
                     within = compute.and_(within, compute.less_equal(position, segment.last))
                 yield batch.filter(within)
+
+
+def holder_of(segment: Segment) -> Segment | None:
+    """Return the sealed segment on the local disk that now has the rows of one that is gone; None if it was removed."""
+    present = segments_in(segment.path.parent) if segment.path.parent.exists() else ()
+    return next((candidate for candidate in present if candidate.holds(segment)), None)
 
 
 def _stream(path: Path) -> Iterator[pa.RecordBatch]:
@@ -306,7 +318,7 @@ def _stream(path: Path) -> Iterator[pa.RecordBatch]:
                 raise
 
 
-def _parquet(source: Path | pa.NativeFile, since: int, until: int) -> Iterator[pa.RecordBatch]:
+def _parquet(source: Path | ArchivedFile, since: int, until: int) -> Iterator[pa.RecordBatch]:
     with parquet.ParquetFile(source, page_checksum_verification=True) as file:
         for group in range(file.metadata.num_row_groups):
             if not _overlaps(file, group, since, until):
