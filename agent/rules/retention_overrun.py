@@ -8,7 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from agent.engine.facts import Facts
-from agent.engine.history import LONG_AFTER
+from agent.engine.history import LONG_AFTER, History
 from agent.engine.ordinary import CommitProgress
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
 from agent.model.batches import UNKNOWN, Flags
@@ -20,7 +20,7 @@ from agent.model.text import count, day_of, instant, place, span
 from agent.rules.queries.overtaken import find_overtaken, unclear_until
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, find_deletion, is_recreated
 from agent.rules.queries.subjects import groups_of
-from agent.rules.queries.unread import MARKER, first_unread, read_until, remembered
+from agent.rules.queries.unread import MARKER, RESTING_MS, end_of_markers, first_unread, read_until, remembered
 
 _TENFOLD = 10
 
@@ -61,7 +61,8 @@ class RetentionOverrun(GroupRule):
 
     Not:
 
-    - groups at the end of their log, a single offset at the log end (it may be a transaction marker)
+    - groups at the end of their log: a single offset at the log end may be a transaction marker, and up to ten of a log
+      that has not grown since a minute after the group's last move
 
     - a re-created topic
 
@@ -155,7 +156,7 @@ class RetentionOverrun(GroupRule):
             if commit is None or commit.offset is None:
                 continue
             offset = commit.offset
-            if after.log_start == after.log_end <= offset + MARKER:
+            if after.log_start == after.log_end <= _end_of_read(log, commit, after):
                 continue
             if is_recreated(facts, scope.in_partition, min(before.at, commit.at), after.at):
                 continue
@@ -288,6 +289,13 @@ def _add_what_was_fetched(finding: Finding, scope: Scope, commits: Iterable[Comm
         previous={**finding.previous, "offset": read},
         records=Records(lost=start - read),
     )
+
+
+def _end_of_read(log: History[LogOffsets], commit: Commit, after: LogOffsets) -> int:
+    """Return up to which offset there may be only transaction markers after the group's last commit."""
+    if after.at < commit.at + RESTING_MS:
+        return (commit.offset or 0) + MARKER  # it may not have read on yet
+    return end_of_markers([reading for reading in remembered(log) if reading.at <= after.at], commit)
 
 
 def _log_start(reading: LogOffsets | None) -> int:
