@@ -211,7 +211,7 @@ def _partition_progress(
     reading = None if log is None else log.last
     margin = None
     if log is not None and was_written_by(log, offset + MARKER, now - MIN_AGE_MS):
-        margin = find_margin(logs.settings.get((commit.cluster, commit.topic)), remembered(log), offset, now)
+        margin = find_margin(logs.settings.get((commit.cluster, commit.topic)), remembered(log), commit, now)
     return PartitionProgress(
         topic=commit.topic,
         partition=commit.partition,

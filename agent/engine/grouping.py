@@ -163,22 +163,31 @@ def reader_of(finding: Finding) -> tuple[Any, ...] | None:
 def _find_delays(findings: Iterable[Finding], delay_rules: Collection[str]) -> Iterator[Pair]:
     """Yield pairs of overlapping findings about one group on one topic of which the later known is about a delay.
 
-    A reader is reset or stops, falls behind, is about to lose records, and loses them: one story. A finding about all
-    that the group reads has every topic.
+    A reader is reset or stops, falls behind, is about to lose records, and loses them: one story. A finding about the
+    whole group has every topic; one that names the partitions on which the group is behind has only theirs.
     """
     lasting: dict[tuple[Any, Any, Any], Finding] = {}
     for finding in sorted(findings, key=lambda finding: (finding.known_at, finding.key)):
-        cluster, group, topic = (finding.subject.get(name) for name in ("cluster", "group", "topic"))
+        cluster, group = (finding.subject.get(name) for name in ("cluster", "group"))
         if group is None:
             continue
-        earlier = [lasting.get((cluster, group, name)) for name in ((_ANY, None) if topic is None else (topic, None))]
+        topics = _topics_of(finding)
+        earlier = [lasting.get((cluster, group, name)) for name in (*(topics or (_ANY,)), None)]
         for before in earlier if finding.rule in delay_rules else ():
             if before is None or finding.known_at > _end(before) + GROUPING_REACH_MS:
                 continue
             if max(before.start, finding.start) <= min(_end(before), _end(finding)) + GROUPING_MS:
                 yield before.key, finding.key
-        for name in (topic, _ANY):
+        for name in (*(topics or (None,)), _ANY):
             lasting[cluster, group, name] = max(lasting.get((cluster, group, name), finding), finding, key=_end)
+
+
+def _topics_of(finding: Finding) -> list[str]:
+    """Return the topics that a finding about a group concerns, sorted; none if it concerns the whole group."""
+    topic = finding.subject.get("topic")
+    if topic is not None:
+        return [topic]
+    return sorted({topic for topic, _ in finding.current.get("behind", ())})
 
 
 def _find_coinciding(findings: Iterable[Finding]) -> Iterator[Pair]:

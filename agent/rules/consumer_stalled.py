@@ -19,6 +19,7 @@ from agent.rules.queries.partitions import drop_unmoved, find_deletion, is_rebal
 from agent.rules.queries.unread import (
     MARKER,
     REGULAR,
+    end_of_markers,
     first_not_final,
     first_observed,
     first_unread,
@@ -42,8 +43,9 @@ class ConsumerStalled(GroupRule):
     last rebalance, whichever is latest. One stalled partition among others that move on is often a record that fails
     again and again.
     Not: a group without members (consumer_stopped), an offset that had not moved regularly (four moves), a group at the
-    log end or one offset before it, which may be a transaction marker. Nor a read_committed group that waits for an
-    open transaction, or a partition without a leader or that Kafka does not answer for.
+    log end or one offset before it, which may be a transaction marker. Nor one up to ten offsets before a log end that
+    was there a minute after its last move: markers of several producers, aborted records. Nor a read_committed group
+    that waits for an open transaction, or a partition without a leader or that Kafka does not answer for.
     Recovers when the offset moves. Over when the group has no members any more, or the group or topic is deleted.
     """
 
@@ -109,7 +111,7 @@ class ConsumerStalled(GroupRule):
             offset = move.offset or 0
             if index + 1 < REGULAR or (following is not None and following.at - move.at < self.after):
                 continue
-            unread = first_unread(readings, offset + MARKER)
+            unread = first_unread(readings, end_of_markers(readings, move)) if readings else None
             if unread is None:
                 continue
             longest = longest_interval(moves[: index + 1])

@@ -40,6 +40,7 @@ from agent.rules.queries.rewinds import (
     find_reset_label,
     find_return,
     find_truncation,
+    is_logged_as_reset,
 )
 from agent.rules.queries.subjects import coordinator_of, groups_of, may_end, recovered_or_ended
 
@@ -91,7 +92,8 @@ class OffsetRewind(GroupRule):
 
     Where a reader was reset to is decided by the lines of its log, by its pace since, and by the truncation of the log.
     If they do not decide it, there is no label. Without a label, a rewind of a group without members by no more than it
-    advances at a time is info: MirrorMaker's translated offsets, or the last records of a consumer by assign().
+    advances at a time is info: MirrorMaker's translated offsets, or the last records of a consumer by assign(). Not if
+    the log was truncated, or the reader's log says that it was reset.
 
     With polls, the new offset is an upper bound: the consumer has moved on since. For a Kafka Streams application with
     stores it is reported 5 s later, when an operator's reset is visible.
@@ -265,7 +267,8 @@ class OffsetRewind(GroupRule):
         forgotten = {}
         if isinstance(before, Commit) and isinstance(after, Commit):
             forgotten = {"forgotten": why_forgotten(facts, before, after)} if "after_expiry" in labels else {}
-            is_meant = is_meant or (not labels and is_small_step_without_members(facts, before, after))
+            is_reset = bool(labels) or truncation is not None or is_logged_as_reset(facts, rewind.move)
+            is_meant = is_meant or (not is_reset and is_small_step_without_members(facts, before, after))
         if is_meant:
             severity = Severity.INFO
         coordinator = None if scope.group is None else coordinator_of(facts, scope.cluster, scope.group, known_at)

@@ -44,7 +44,8 @@ class RetentionMargin(GroupRule):
     With the topic's settings: retention.ms after they were written, as the history of the log end offset shows. If
     retention.ms is unknown or retention.bytes is set: when the log start offset will reach them at the speed at which
     it has risen (three times or more). At the earliest in the last fifth of the time for which records are kept.
-    Not: a topic without retention, a group that reads faster than records expire, a group abandoned for a day.
+    Not: a topic without retention, a group that reads faster than records expire, a group abandoned for a day, up to
+    ten offsets at a log end that was there a minute after the group's last move (transaction markers).
     Recovers when the margin is twice that. Over when the records are deleted (retention_overrun) or the topic is.
     """
 
@@ -120,7 +121,7 @@ class RetentionMargin(GroupRule):
             commit = history.as_of(at) if was_observed(facts, scope.series, at) else None
             if commit is None or commit.offset is None or not self._is_endangered(scope, facts, readings, at):
                 continue
-            margin = _margin(scope, facts, readings, commit.offset, at)
+            margin = _margin(scope, facts, readings, commit, at)
             read = read_until(facts, scope, at)
             if margin is None or read is None or at > read + self.abandoned_after:
                 continue
@@ -160,7 +161,7 @@ class RetentionMargin(GroupRule):
                 break
             if not is_age_known(readings, commit.offset, at):
                 continue
-            margin = _margin(scope, facts, readings, commit.offset, at)
+            margin = _margin(scope, facts, readings, commit, at)
             if margin is None or margin.deleted_from - at >= 2 * self._limit(margin.kept):
                 ends.append((at, ""))
                 break
@@ -180,18 +181,15 @@ class RetentionMargin(GroupRule):
         """Return whether the margin is too small at that moment and does not grow."""
         history = facts.history(Commit, *scope.series)
         commit = history.as_of(at)
-        offset = None if commit is None else commit.offset
-        margin = None if offset is None else _margin(scope, facts, readings, offset, at)
+        margin = None if commit is None or commit.offset is None else _margin(scope, facts, readings, commit, at)
         if margin is None or margin.deleted_from - at >= self._limit(margin.kept):
             return False
         begin = at - max(_WINDOW_MS, _INTERVALS * longest_interval(last_moves(history, at)))
         before = history.as_of(begin)
-        earlier = (
-            None if before is None or before.offset is None else _margin(scope, facts, readings, before.offset, begin)
-        )
+        earlier = None if before is None or before.offset is None else _margin(scope, facts, readings, before, begin)
         return earlier is None or margin.deleted_from - at <= earlier.deleted_from - begin
 
 
-def _margin(scope: Scope, facts: Facts, readings: list[LogOffsets], offset: int, at: int) -> Margin | None:
+def _margin(scope: Scope, facts: Facts, readings: list[LogOffsets], commit: Commit, at: int) -> Margin | None:
     settings = facts.history(TopicSettings, scope.cluster, scope.topic).as_of(at)
-    return find_margin(settings, readings, offset, at)
+    return find_margin(settings, readings, commit, at)

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from agent.engine.facts import Facts
-from agent.engine.history import LONG_AFTER
+from agent.engine.history import LONG_AFTER, History
 from agent.engine.ordinary import CommitProgress
 from agent.engine.rule import Advice, GroupRule, Scope, ended, recovered
 from agent.model.batches import UNKNOWN, Flags
@@ -20,7 +20,7 @@ from agent.model.text import count, day_of, instant, place, span
 from agent.rules.queries.overtaken import find_overtaken, unclear_until
 from agent.rules.queries.partitions import CLOCK_SLACK_MS, find_deletion, is_recreated
 from agent.rules.queries.subjects import groups_of
-from agent.rules.queries.unread import MARKER, first_unread, read_until, remembered
+from agent.rules.queries.unread import MARKER, RESTING_MS, end_of_markers, first_unread, read_until, remembered
 
 _TENFOLD = 10
 
@@ -28,7 +28,11 @@ _MIN_CRITICAL = 1_000
 """The smallest loss, in records, that is critical when it has grown tenfold."""
 
 _FRESH_MS = 600_000
-"""Records younger than this are not deleted by retention together with all others of a log."""
+"""Records younger than this are hardly deleted by retention together with all others of a log."""
+
+_PURGED = " by DeleteRecords, not by retention"
+_PERHAPS_PURGED = " by DeleteRecords, or by retention if retention.ms was lowered or their timestamps are older"
+_UNLIMITED = "retention.ms is unlimited"
 
 
 class RetentionOverrun(GroupRule):
@@ -40,9 +44,11 @@ class RetentionOverrun(GroupRule):
 
     Labels:
 
-    - `purged`: records younger than retention.ms, or all of the log (DeleteRecords).
+    - `purged`: retention.ms is unlimited, also when read next (DeleteRecords).
 
-    - `perhaps_purged`: records written before they were observed, and perhaps younger than retention.ms.
+    - `perhaps_purged`: records written more recently than retention.ms, or perhaps so; with retention.ms unknown, all
+      of a log that was just written. It was DeleteRecords, or retention: retention.ms was lowered, or the timestamps of
+      the records are older.
 
     - `while_away`: an abandoned group has returned.
 
@@ -55,7 +61,8 @@ class RetentionOverrun(GroupRule):
 
     Not:
 
-    - groups at the end of their log, a single offset at the log end (it may be a transaction marker)
+    - groups at the end of their log: a single offset at the log end may be a transaction marker, and up to ten of a log
+      that has not grown since a minute after the group's last move
 
     - a re-created topic
 
@@ -79,8 +86,9 @@ class RetentionOverrun(GroupRule):
             prevent="Delete records of {topic} only after every group has read them; restrict Delete on it by ACL.",
         ),
         "perhaps_purged": Advice(
-            now="Find out what deleted the records of {topic} at {start}: if DeleteRecords, who; if retention, raise "
-            "retention.ms until {reader} has caught up. If {reader} needs them, restore them from the source system.",
+            now="Find out what deleted the records of {topic} at {start}: if DeleteRecords or a lowered retention.ms, "
+            "who; if retention as configured, raise retention.ms until {reader} has caught up. If {reader} needs them, "
+            "restore them from the source system.",
             prevent="Find out why {reader} reads {topic} more slowly than it is written.",
         ),
         "while_away": Advice(
@@ -148,7 +156,7 @@ class RetentionOverrun(GroupRule):
             if commit is None or commit.offset is None:
                 continue
             offset = commit.offset
-            if after.log_start == after.log_end <= offset + MARKER:
+            if after.log_start == after.log_end <= _end_of_read(log, commit, after):
                 continue
             if is_recreated(facts, scope.in_partition, min(before.at, commit.at), after.at):
                 continue
@@ -178,7 +186,7 @@ class RetentionOverrun(GroupRule):
             return recovered(finding, finding.at)
         readings = facts.history(LogOffsets, *scope.in_partition)
         commits = facts.history(Commit, *scope.series).after(finding.at)
-        finding = _add_what_was_fetched(finding, scope, commits)
+        finding = _doubt_purge(_add_what_was_fetched(finding, scope, commits), scope, facts)
         within = (
             commit.at
             for commit in commits
@@ -284,6 +292,13 @@ def _add_what_was_fetched(finding: Finding, scope: Scope, commits: Iterable[Comm
     )
 
 
+def _end_of_read(log: History[LogOffsets], commit: Commit, after: LogOffsets) -> int:
+    """Return up to which offset there may be only transaction markers after the group's last commit."""
+    if after.at < commit.at + RESTING_MS:
+        return (commit.offset or 0) + MARKER  # it may not have read on yet
+    return end_of_markers([reading for reading in remembered(log) if reading.at <= after.at], commit)
+
+
 def _log_start(reading: LogOffsets | None) -> int:
     return 0 if reading is None else reading.log_start
 
@@ -298,27 +313,47 @@ def _describe(scope: Scope, offset: int, start: int) -> str:
 def _explain_deletion(facts: Facts, scope: Scope, before: LogOffsets, after: LogOffsets) -> tuple[str, str]:
     """Return the label that says whether it was retention, and the reason as the end of a sentence.
 
-    Both are empty if it was. Retention deletes what is older than retention.ms, or what exceeds retention.bytes, but
-    not all that has just been written.
+    Both are empty if it was. Retention deletes what is older than retention.ms by its timestamps, or what exceeds
+    retention.bytes. An operator may lower retention.ms for a while, between two readings of it.
     """
     written = first_unread(remembered(facts.history(LogOffsets, *scope.in_partition)), after.log_start - 1)
-    settings = facts.history(TopicSettings, scope.cluster, scope.topic).as_of(after.at)
-    if written is None or (settings is not None and settings.retention_bytes >= 0):
+    history = facts.history(TopicSettings, scope.cluster, scope.topic)
+    first = history.as_of(after.start)
+    settings = [*([] if first is None else [first]), *history.between(after.start, after.at)]
+    if written is None or any(known.retention_bytes >= 0 for known in settings):
         return "", ""
     most, least = None if written[0] is None else after.at - written[0], after.at - written[1]
-    purged = " by DeleteRecords, not by retention"
-    age = "" if most is None else f"the youngest was at most {span(max(most, 1_000))} old; "
-    if settings is None:
-        is_purged = most is not None and after.log_start >= before.log_end and most <= _FRESH_MS
-        return ("purged", f"{purged} ({age}none was left)") if is_purged else ("", "")
-    if settings.retention_ms < 0:
-        return "purged", f"{purged} ({age}retention.ms is unlimited)"
-    limit = span(settings.retention_ms)
+    age = "" if most is None else f"the youngest was written at most {span(max(most, 1_000))} before; "
+    if not settings:
+        is_fresh = most is not None and after.log_start >= before.log_end and most <= _FRESH_MS
+        return ("perhaps_purged", f"{_PERHAPS_PURGED} ({age}none was left)") if is_fresh else ("", "")
+    limits = [known.retention_ms for known in settings if known.retention_ms >= 0]
+    if not limits:
+        return "purged", f"{_PURGED} ({age}{_UNLIMITED})"
+    limit = min(limits)
     if most is not None:
-        return ("purged", f"{purged} ({age}retention.ms is {limit})") if most < settings.retention_ms else ("", "")
-    if least >= settings.retention_ms:
+        is_young = most < limit
+        return ("perhaps_purged", f"{_PERHAPS_PURGED} ({age}retention.ms is {span(limit)})") if is_young else ("", "")
+    if least >= limit:
         return "", ""
     return (
         "perhaps_purged",
-        f" by retention or DeleteRecords (unknown: whether they were older than retention.ms, {limit})",
+        f" by retention or DeleteRecords (unknown: whether they were older than retention.ms, {span(limit)})",
     )
+
+
+def _doubt_purge(finding: Finding, scope: Scope, facts: Facts) -> Finding:
+    """Return the finding as not certain if retention was limited when read next: it may have been lowered before."""
+    if "purged" not in finding.labels:
+        return finding
+    following = next(iter(facts.history(TopicSettings, scope.cluster, scope.topic).after(finding.at)), None)
+    if following is None or following.start > finding.at:
+        return finding
+    if following.retention_ms >= 0:
+        known = f"retention.ms was unlimited before, {span(following.retention_ms)} when read next"
+    elif following.retention_bytes >= 0:
+        known = f"retention.bytes was unlimited before, {following.retention_bytes:,} when read next"
+    else:
+        return finding
+    detail = finding.detail.replace(_PURGED, _PERHAPS_PURGED).replace(_UNLIMITED, known)
+    return replace(finding, labels=("perhaps_purged",), detail=detail)

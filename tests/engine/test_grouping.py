@@ -15,9 +15,11 @@ from tests.samples import at, rewind, session_expiry
 
 HOUR = 3_600_000
 
+DELAY_RULES = ("lag", "consumer_stalled", "consumer_stopped", "retention_margin", "retention")
+
 
 def clusters_of(*findings: Finding) -> list[FindingCluster]:
-    return cluster_findings(findings, SHIPPED, find_chains(findings, SHIPPED))
+    return cluster_findings(findings, SHIPPED, find_chains(findings, SHIPPED), delay_rules=DELAY_RULES)
 
 
 def finding(rule: str, clock: str, until: str | None = None, **subject: Any) -> Finding:
@@ -247,6 +249,36 @@ def test_standstill_and_what_it_hides_are_one_incident(clock: str, partition: in
 def test_lag_for_hours_does_not_hide_a_rewind() -> None:
     lag = replace(fall("02:00:00"), rule="lag", records=Records())
     assert len(clusters_of(lag, fall("03:10:00"))) == 2
+
+
+def lag_on(clock: str, *behind: tuple[str, int], until: str | None = None) -> Finding:
+    return replace(finding("lag", clock, until, group="slow"), current={"behind": [list(place) for place in behind]})
+
+
+@pytest.mark.parametrize(
+    ("behind", "incidents"),
+    [([("bills", 2)], 1), ([("carts", 0), ("bills", 5)], 1), ([("carts", 6)], 2), ([("carts", 0), ("refunds", 6)], 2)],
+)
+@pytest.mark.parametrize("rule", ["consumer_stalled", "retention_margin", "retention"])
+def test_lag_takes_in_what_delays_its_group_on_the_topics_that_it_names(
+    rule: str, behind: list[tuple[str, int]], incidents: int
+) -> None:
+    later = finding(rule, "05:20:00", group="slow", topic="bills", partition=6)
+    findings = (lag_on("02:00:00", *behind), later)
+    assert {len(clusters_of(*order)) for order in permutations(findings)} == {incidents}
+
+
+@pytest.mark.parametrize(("topic", "incidents"), [("bills", 1), ("carts", 2)])
+def test_lag_joins_an_earlier_standstill_on_one_of_its_topics(topic: str, incidents: int) -> None:
+    stalled = finding("consumer_stalled", "02:00:00", "02:40:00", group="slow", topic=topic, partition=6)
+    assert len(clusters_of(stalled, lag_on("02:39:00", ("bills", 1), ("refunds", 1)))) == incidents
+
+
+def test_stop_of_a_group_concerns_all_its_topics() -> None:
+    stopped = finding("consumer_stopped", "02:00:00", group="slow")
+    overrun = finding("retention", "04:00:00", group="slow", topic="bills", partition=6)
+    assert len(clusters_of(stopped, overrun)) == 1
+    assert len(clusters_of(lag_on("01:50:00", ("carts", 6), until="02:00:10"), stopped)) == 1
 
 
 # Causes

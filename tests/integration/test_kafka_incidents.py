@@ -242,13 +242,16 @@ def _run_transactions_tool(cluster: Cluster, workdir: Path, arguments: list[str]
 # --- deleted records
 
 
-@pytest.mark.parametrize(("log_start", "label"), [(22_000, "purged"), (15_000, "perhaps_purged")])
+@pytest.mark.parametrize(
+    ("log_start", "retention_ms", "label"),
+    [(22_000, -1, "purged"), (22_000, 604_800_000, "perhaps_purged"), (15_000, 604_800_000, "perhaps_purged")],
+)
 def test_delete_records_beyond_a_group_is_not_retention(
-    log_start: int, label: str, kafka_3_9: Cluster, slack: Slack, tmp_path: Path
+    log_start: int, retention_ms: int, label: str, *, kafka_3_9: Cluster, slack: Slack, tmp_path: Path
 ) -> None:
-    """How old records are is known of those that were written while Backflow ran."""
+    """Certain if retention.ms is unlimited; else it may have been lowered for a while, or records be older."""
     topic, group = named("topic"), named("slow")
-    kafka_3_9.create_topic(topic)
+    kafka_3_9.create_topic(topic, config={"retention.ms": str(retention_ms)})
     fill(kafka_3_9.bootstrap_servers, [(topic, 0)], 20_000)
     with (
         bystanders(kafka_3_9),

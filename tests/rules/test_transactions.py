@@ -1,5 +1,7 @@
 """transaction_hanging across a restart of Backflow, which knows only the last minutes of the journal."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from agent.engine.engine import Engine
@@ -24,7 +26,7 @@ def minutes(finding: Finding) -> tuple[float, float | None]:
 
 
 def hanging_across_restart(
-    restart: int, later: list[Observation], settings: list[Observation]
+    restart: int, later: Sequence[Observation], settings: Sequence[Observation]
 ) -> tuple[Incident, list[Incident]]:
     """Return the incident of a transaction that hangs from minute 2 on, and all incidents after a restart."""
     heartbeats = [fact for at in range(2, restart, 11) for fact in (stable(at, 700), log_offsets(60 * at, 900 + at))]

@@ -5,8 +5,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from agent.engine.history import History
-from agent.model.observations.kafka import LogOffsets, TopicSettings
-from agent.rules.queries.unread import MARKER, first_unread, written_at
+from agent.model.observations.kafka import Commit, LogOffsets, TopicSettings
+from agent.rules.queries.unread import MARKER, end_of_markers, first_unread, written_at
 
 MIN_AGE_MS = 600_000
 """Younger records are not about to be deleted, unless a reader deletes what it has read, as Kafka Streams does."""
@@ -27,15 +27,18 @@ class Margin(NamedTuple):
     is_bound: bool = False
 
 
-def find_margin(settings: TopicSettings | None, readings: list[LogOffsets], offset: int, at: int) -> Margin | None:
-    """Return when the record at the offset may be deleted, as known at that moment; None if it is not known or read.
+def find_margin(settings: TopicSettings | None, readings: list[LogOffsets], commit: Commit, at: int) -> Margin | None:
+    """Return when the next record to read may be deleted, as known at that moment; None if that is not known.
 
-    settings: those of the topic, None if unknown. readings: of the log, the oldest first; those of a topic of that
-    name that was deleted do not count.
+    Also None if there is none, but perhaps transaction markers. settings: those of the topic, None if unknown.
+    readings: of the log, the oldest first; those of a topic of that name that was deleted do not count. commit: the
+    group's last.
     """
-    known = _since_decrease([reading for reading in readings if reading.at <= at])
+    known, offset = _since_decrease([reading for reading in readings if reading.at <= at]), commit.offset or 0
     unread = first_unread(known, offset + MARKER)
     if unread is None or known[-1].log_start > offset or at - unread[1] < MIN_AGE_MS:
+        return None
+    if known[-1].log_end <= end_of_markers(known, commit):
         return None
     margins: list[Margin] = []
     if settings is not None and settings.retention_ms > 0 and "delete" in settings.cleanup_policy:
@@ -50,7 +53,7 @@ def find_margin(settings: TopicSettings | None, readings: list[LogOffsets], offs
 def is_age_known(readings: list[LogOffsets], offset: int, at: int) -> bool:
     """Return whether it is known when the record at the offset was written, or that it had not been by then.
 
-    They do not if it was there when the log was first read, as it is of many records after a restart of the agent.
+    It is unknown of records that were there when the log was first read, as many are after a restart of the agent.
     """
     known = _since_decrease([reading for reading in readings if reading.at <= at])
     unread = first_unread(known, offset + MARKER)

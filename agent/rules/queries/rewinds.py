@@ -259,10 +259,7 @@ def _find_target(facts: Facts, move: Move, min_records: int, log_start: int | No
     """Return where the reader may have gone: as its log says, else by its pace since, else within `min_records`."""
     after, new = move.after, move.after.offset or 0
     rhythm = find_rhythm(facts, move)
-    begin = after.start
-    if isinstance(after, Commit):  # it shows the reader up to the interval between two commits later
-        returned_at = find_return(facts, after) or begin
-        begin = returned_at if returned_at > begin else max(rhythm.last.start, begin - rhythm.interval)
+    begin = _find_begin(facts, move, rhythm)
     logged = _find_logged_reset(facts, move, begin)
     cause = None if logged is None else logged.cause
     if logged is not None:
@@ -281,6 +278,15 @@ def _find_target(facts: Facts, move: Move, min_records: int, log_start: int | No
     return _Target(new - max(read, pace * (after.at - begin)), new, cause)
 
 
+def _find_begin(facts: Facts, move: Move, rhythm: Rhythm) -> int:
+    """Return since when the reader may have moved, ms."""
+    after, begin = move.after, move.after.start
+    if isinstance(after, Commit):  # it shows the reader up to the interval between two commits later
+        returned_at = find_return(facts, after) or begin
+        begin = returned_at if returned_at > begin else max(rhythm.last.start, begin - rhythm.interval)
+    return begin
+
+
 def find_rhythm(facts: Facts, move: Move) -> Rhythm:
     """Return the reader's rhythm before the move; its interval from the next reading, if there is one soon."""
     history = facts.history_of(move.after)
@@ -294,6 +300,12 @@ def find_rhythm(facts: Facts, move: Move) -> Rhythm:
     following = find_following(facts, move)
     interval = took / max(len(earlier) - 1, 1) if following is None else following.at - move.after.at
     return Rhythm(last, max([0, *paces]), round(interval))
+
+
+def is_logged_as_reset(facts: Facts, move: Move) -> bool:
+    """Return whether the reader's log says why it was reset: out of range, or beyond the end of a truncated log."""
+    logged = _find_logged_reset(facts, move, _find_begin(facts, move, find_rhythm(facts, move)))
+    return logged is not None and logged.cause is not None
 
 
 def _find_logged_reset(facts: Facts, move: Move, begin: int) -> _LoggedReset | None:

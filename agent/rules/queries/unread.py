@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from agent.engine.condition_rule import intervals_where
 from agent.engine.facts import Facts
-from agent.engine.history import FINALIZATION_MS, LONG_AGO, History
+from agent.engine.history import FINALIZATION_MS, LATENESS_MS, LONG_AGO, History
 from agent.engine.rule import Scope
 from agent.engine.suspensions import is_suspended, suspensions
 from agent.model.observations.agent import AGENT, AgentPart, name_of_source
@@ -29,7 +29,13 @@ _PATIENCE_MS = 60_000
 _MINUTE_MS = 60_000
 
 MARKER = 1
-"""How many offsets at the log end may be a transaction marker rather than a record."""
+"""How many offsets at the log end may be a transaction marker rather than a record, whenever they were written."""
+
+MARKERS = 10
+"""How many offsets at the log end may be markers of several producers, or of aborted records, where a group rests."""
+
+RESTING_MS = LATENESS_MS
+"""How long after a group's last move such markers may be written: it read their records before they were committed."""
 
 
 def first_not_final(facts: Facts, history: History[T]) -> T:
@@ -38,12 +44,27 @@ def first_not_final(facts: Facts, history: History[T]) -> T:
 
 
 def has_unread(facts: Facts, commit: Commit) -> bool:
-    """Return whether there are records to read after the committed offset, as last observed. Cheap."""
-    offset = commit.offset
-    if offset is None:
+    """Return whether there are records to read after the committed offset, as last observed. Cheap.
+
+    commit: the last that moved the offset.
+    """
+    log = facts.history(LogOffsets, commit.cluster, commit.topic, commit.partition)
+    if commit.offset is None or log.last is None or log.last.log_end <= commit.offset + MARKER:
         return False
-    reading = facts.history(LogOffsets, commit.cluster, commit.topic, commit.partition).last
-    return reading is not None and reading.log_end > offset + MARKER
+    is_near = log.last.log_end <= commit.offset + MARKERS
+    return not is_near or log.last.log_end > end_of_markers(remembered(log), commit)
+
+
+def end_of_markers(readings: list[LogOffsets], commit: Commit) -> int:
+    """Return up to which offset a group that has read everything may find transaction markers rather than records.
+
+    A group whose applications commit the offset after their last record rests before the markers that follow it: one of
+    each producer, and aborted records. They are there within a minute; what is written later are records, but for a
+    single offset. commit: the last that moved the offset. readings: of the log, oldest first, at least one.
+    """
+    offset, until = commit.offset or 0, commit.at + RESTING_MS
+    end = [readings[0], *(reading for reading in readings if reading.start <= until)][-1].log_end
+    return end if MARKER < end - offset <= MARKERS else offset + MARKER
 
 
 def was_observed(facts: Facts, series: tuple[str, str, str, int], at: int) -> bool:
