@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import compute
+from pyarrow import compute, parquet
 
 from agent.model.batches import Flags, Integers, differ_from_before
 from agent.model.observations.kafka import GroupState
@@ -18,8 +18,8 @@ from agent.storage.journal.segments import DAY_MS, FOREVER, UNREADABLE, Segment,
 _KIND = "group_state"
 _COLUMNS = Columns(GroupState)
 
-MOST_BYTES = 64 << 20
-"""How much of the journal is read at most, the newest first: with very many groups that is less than asked for."""
+MOST_ROWS = 4_000_000
+"""How many rows of sealed files are read, the newest first: with very many groups that is less than asked for."""
 
 
 class _Rows(NamedTuple):
@@ -68,11 +68,12 @@ def _groups_since(segments: Iterable[Segment], since: int, unreadable: Unreadabl
 
 
 def _newest(segments: list[Segment]) -> list[Segment]:
-    """Return the newest segments with MOST_BYTES together, in their order."""
-    left, newest = MOST_BYTES, list[Segment]()
+    """Return the newest segments with MOST_ROWS together, in their order."""
+    left, newest = MOST_ROWS, list[Segment]()
     for segment in reversed(segments):
-        with suppress(OSError):  # merged or removed since it was listed: reading finds it, or reports it
-            left -= segment.path.stat().st_size
+        if segment.last is not None:
+            with suppress(*UNREADABLE):  # merged or removed since it was listed, or damaged: reading it says so
+                left -= parquet.read_metadata(segment.path).num_rows
         if left < 0:
             break
         newest.append(segment)
