@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import settings
 
 from agent.storage.incidents import IncidentStore
@@ -34,6 +35,13 @@ def _without_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unset proxies: slack-sdk would use them even on loopback."""
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _own_log_settings() -> Iterator[None]:
+    """Undo how a command has set up the log: that is for the whole process, which has other tests to run."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture
