@@ -11,12 +11,11 @@ from pyarrow import compute, parquet
 
 from agent.model.batches import Flags, Integers, differ_from_before
 from agent.model.observations.kafka import GroupState
-from agent.storage.journal.columns import INSTANT, MISFITS, Columns, column_of
-from agent.storage.journal.reader import warn
-from agent.storage.journal.segments import DAY_MS, FOREVER, UNREADABLE, Segment, Unreadable, batches, find
+from agent.storage.journal.columns import INSTANT, MISFITS, column_of
+from agent.storage.journal.reader import COLUMNS, readable_batches, warn
+from agent.storage.journal.segments import DAY_MS, FOREVER, UNREADABLE, Segment, Unreadable, find
 
 _KIND = "group_state"
-_COLUMNS = Columns(GroupState)
 
 MOST_ROWS = 4_000_000
 """How many rows of sealed files are read, the newest first: with very many groups that is less than asked for."""
@@ -43,11 +42,11 @@ def membership_changes(directory: Path, since: int, until: int, unreadable: Unre
     segments = find(directory, [_KIND], range(since // DAY_MS, (FOREVER - 1) // DAY_MS + 1))
     present = _groups_since(segments, until, unreadable)
     last: dict[str, int] = {}
-    for segment, batch in _batches(_newest(segments), since, until, unreadable):
+    for segment, batch in readable_batches(_newest(segments), since, until, unreadable):
         try:
             rows = _read(batch)
             changed = _find_changes(rows, (since <= rows.at) & (rows.at < until), present, last)
-            states = [state for _, state in _COLUMNS.rows(batch.take(pa.array(changed)))]
+            states = [state for _, state in COLUMNS[_KIND].rows(batch.take(pa.array(changed)))]
         except MISFITS as error:
             unreadable(segment.path, str(error))
             continue
@@ -57,7 +56,7 @@ def membership_changes(directory: Path, since: int, until: int, unreadable: Unre
 def _groups_since(segments: Iterable[Segment], since: int, unreadable: Unreadable) -> set[str]:
     found: set[str] = set()
     recent = [segment for segment in segments if segment.day >= since // DAY_MS]
-    for segment, batch in _batches(recent, since, FOREVER, unreadable):
+    for segment, batch in readable_batches(recent, since, FOREVER, unreadable):
         try:
             rows = _read(batch)
         except MISFITS as error:
@@ -78,17 +77,6 @@ def _newest(segments: list[Segment]) -> list[Segment]:
             break
         newest.append(segment)
     return newest[::-1]
-
-
-def _batches(
-    segments: Iterable[Segment], since: int, until: int, unreadable: Unreadable
-) -> Iterator[tuple[Segment, pa.RecordBatch]]:
-    for segment in segments:
-        try:
-            for batch in batches(segment, since, until):
-                yield segment, batch
-        except UNREADABLE as error:
-            unreadable(segment.path, str(error))
 
 
 def _read(batch: pa.RecordBatch) -> _Rows:

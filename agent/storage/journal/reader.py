@@ -72,7 +72,7 @@ def _merge(
     segments: Iterable[Segment], since: int, until: int, unreadable: Unreadable, *, skips_failures: bool
 ) -> Iterator[tuple[int, Observation]]:
     def rows(lane: Iterable[Segment]) -> Iterator[tuple[int, Observation]]:
-        for segment, batch in _batches(lane, since, until, unreadable, skips_failures=skips_failures):
+        for segment, batch in readable_batches(lane, since, until, unreadable, skips_failures=skips_failures):
             for entry in _readable_rows(segment, batch, unreadable):
                 if since <= entry[1].at < until:
                     yield entry
@@ -80,7 +80,7 @@ def _merge(
     return heapq.merge(*map(rows, _lanes(segments)), key=itemgetter(0))
 
 
-def _batches(
+def readable_batches(
     segments: Iterable[Segment], since: int, until: int, unreadable: Unreadable, *, skips_failures: bool = True
 ) -> Iterator[tuple[Segment, pa.RecordBatch]]:
     """Yield what is read at once of segments, one after the other."""
@@ -132,7 +132,7 @@ class Positioned(NamedTuple):
 
 def _dated_chunks(segments: Sequence[Segment], unreadable: Unreadable) -> Iterator[Chunk]:
     ticks = (segment for segment in segments if segment.kind == "tick")
-    steps = read_steps(batch for _, batch in _batches(ticks, -FOREVER, FOREVER, lambda *_: None))
+    steps = read_steps(batch for _, batch in readable_batches(ticks, -FOREVER, FOREVER, lambda *_: None))
     for chunk in _chunks(segments, unreadable, -FOREVER, steps):
         yield [part for _, part in chunk]
 
@@ -141,7 +141,7 @@ def _chunks(
     segments: Sequence[Segment], unreadable: Unreadable, since: int, steps: Sequence[ClockStep] = ()
 ) -> Iterator[Sequence[Positioned]]:
     def blocks_of(lane: Iterable[Segment]) -> Iterator[list[Positioned]]:
-        for segment, batch in _batches(lane, since, FOREVER, unreadable):
+        for segment, batch in readable_batches(lane, since, FOREVER, unreadable):
             if block := _block(segment, date_back(batch, steps), unreadable):
                 yield block
 
