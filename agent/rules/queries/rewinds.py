@@ -115,7 +115,9 @@ def find_reset_label(
 
     log_start: at the move. truncation: that may explain it.
     """
-    target = _find_target(facts, move, min_records, log_start)
+    is_out_of_range = truncation is not None and not _detects_truncation(facts, move.after)
+    since = truncation.before.at if truncation is not None and is_out_of_range else None
+    target = _find_target(facts, move, min_records, log_start, since)
     if target.cause == _TRUNCATION_DETECTED:
         return "to_divergence"
     old = move.before.offset or 0
@@ -123,7 +125,7 @@ def find_reset_label(
     may_be_divergence = (
         truncation is not None
         and target.cause is None
-        and _detects_truncation(facts, move.after)
+        and not is_out_of_range
         and (target.low <= truncation.after.log_end or _may_have_followed(facts, move, truncation))
         and target.high >= _lowest_divergence(facts, move, truncation, min_records)
     )
@@ -131,9 +133,9 @@ def find_reset_label(
         return None
     if may_be_divergence:
         return "to_divergence"
-    # From further away, a reader that fast may have come from anywhere.
+    # From further away, a reader that fast may have come from anywhere, unless auto.offset.reset decided where from.
     is_near = _SHARE * (target.high - (log_start or 0)) <= old - (log_start or 0)
-    return "to_earliest" if is_near else None
+    return "to_earliest" if is_near or is_out_of_range else None
 
 
 def find_truncation(facts: Facts, move: Move) -> Truncation | None:
@@ -255,11 +257,16 @@ def find_return(facts: Facts, after: Commit) -> int | None:
 # Where the reader went
 
 
-def _find_target(facts: Facts, move: Move, min_records: int, log_start: int | None) -> _Target:
-    """Return where the reader may have gone: as its log says, else by its pace since, else within `min_records`."""
+def _find_target(facts: Facts, move: Move, min_records: int, log_start: int | None, since: int | None) -> _Target:
+    """Return where the reader may have gone: as its log says, else by its pace since, else within `min_records`.
+
+    since: when it may have gone at the earliest, ms, if that is known: its commits may have failed for a while after.
+    """
     after, new = move.after, move.after.offset or 0
     rhythm = find_rhythm(facts, move)
     begin = _find_begin(facts, move, rhythm)
+    if since is not None:
+        begin = min(begin, max(since, rhythm.last.start))
     logged = _find_logged_reset(facts, move, begin)
     cause = None if logged is None else logged.cause
     if logged is not None:
