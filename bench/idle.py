@@ -3,11 +3,14 @@
 Run as `python -m bench.idle [--groups N] [--partitions N] [--unread N] [--commits poll,tail] [--seconds N]
 [--version V]`: each group has committed in all of `--partitions`, and those of `--unread` have no readers. After the
 quiet time one group, chosen at random, moves back: the time until the request to Slack is measured. In the same run,
-librdkafka alone reads all groups' offsets once, all calls at once.
+librdkafka alone reads all groups' offsets once, all calls at once. Also what this machine makes of a process that rests
+most of the time: in some virtual machines, memory costs many times as much at the first access after a rest.
 """
 
 import argparse
+import json
 import random
+import statistics
 import sys
 import tempfile
 import time
@@ -43,6 +46,17 @@ def sweep(admin: AdminClient, groups: Sequence[str]) -> float:
     for future in futures:
         future.result()
     return time.process_time() - begin
+
+
+def work(rest: float) -> float:
+    """Return the CPU time (us, the median of twenty) that a little work takes, each after so many seconds of rest."""
+    used = []
+    for _ in range(20):
+        time.sleep(rest)
+        begin = time.thread_time_ns()
+        json.loads(json.dumps([{"group": f"group-{number}", "offset": number} for number in range(20)]))
+        used.append((time.thread_time_ns() - begin) / 1_000)
+    return statistics.median(used)
 
 
 def wait_until_read(agent: Agent, groups: Sequence[str], settle: float) -> int:
@@ -102,7 +116,8 @@ def main() -> int:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
         commit(admin, dict.fromkeys(groups, END // 2), arguments.partitions)
         print(f"{len(groups):,} groups x {arguments.partitions:,} partitions, {arguments.unread:,} others; ", end="")
-        print(f"all offsets once with librdkafka alone: {sweep(admin, groups):.2f} s of CPU\n")
+        print(f"all offsets once with librdkafka alone: {sweep(admin, groups):.2f} s of CPU")
+        print(f"a little work: {work(0):,.0f} us of CPU, {work(0.5):,.0f} us after half a second of rest\n")
         print("| commits | a core | without the child process | MiB | rewind to Slack, ms |\n|---|---|---|---|---|")
         for mode in arguments.commits.split(","):
             print(measure(cluster, Path(temporary), mode, groups, arguments.seconds), flush=True)

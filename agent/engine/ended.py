@@ -25,9 +25,8 @@ _KINDS = {
 def find_ended(facts: Facts) -> Iterator[list[History[Any]]]:
     """Yield the histories to forget, those of one subject together."""
     known: dict[str, list[History[Any]]] = defaultdict(list)
-    for history in facts.open_histories():
-        if history.subject[0] in _KINDS:
-            known[str(history.subject[0])].append(history)
+    for history in facts.open_histories(_KINDS):
+        known[str(history.subject[0])].append(history)
     gone_before = facts.now - GONE_MS
     for history in [*_of(known, JobGraph), *_of(known, JobGraphFile)]:
         if history.changes[-1].is_gone and history.confirmed < gone_before:

@@ -3,7 +3,8 @@
 Facts record which subjects and indexes a rule reads, so that the evaluator knows what a result depends on.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -61,7 +62,7 @@ class Facts:
         self.partitions = PartitionColumns()
         self.commits = CommitColumns(self.partitions)
         self.logs: dict[int, History[LogOffsets]] = {}
-        self._histories: dict[Subject, History[Any]] = {}
+        self._histories: dict[Hashable, dict[Subject, History[Any]]] = defaultdict(dict)
         self._indexes: dict[type[Observation], dict[tuple[str, ...], SubjectIndex[History[Any]]]] = {}
         self._absorbed: tuple[Observation | None, History[Any]] = (None, _EMPTY)
         self._reads: dict[DependencyKey, None] | None = None
@@ -87,7 +88,7 @@ class Facts:
 
     def in_order(self, event: Observation) -> Observation:
         """Return an event as not before the last one of its subject: threads do not write their lines in order."""
-        history = self._histories.get(event.subject)
+        history = self._kept(event.subject)
         if history is None or event.at >= history.confirmed:
             return event
         since = event.at if event.since is None else event.since
@@ -98,7 +99,7 @@ class Facts:
     def absorb(self, observation: Observation) -> Change:
         """Take an observation in and return what it changed."""
         subject = observation.subject
-        history = self._histories.get(subject)
+        history = self._kept(subject)
         if history is None:
             history = self._begin(observation, subject)
         self._absorbed = observation, history
@@ -144,7 +145,7 @@ class Facts:
         return created
 
     def _add(self, history: History[Any], observation: Observation) -> None:
-        self._histories[history.subject] = history
+        self._histories[history.subject[0]][history.subject] = history
         if isinstance(observation, LogOffsets):
             partition = (observation.cluster, observation.topic, observation.partition)
             self.logs[self.partitions.number_of(partition)] = history
@@ -164,19 +165,28 @@ class Facts:
         if kept <= LENGTHS[-1] and self.commits.put(history.changes[-kept:], history.confirmed):
             for index in self._indexes.get(Commit, {}).values():
                 index.remove(history)
-            del self._histories[history.subject]
+            del self._histories[history.subject[0]][history.subject]
 
     def is_open(self, subject: Subject) -> bool:
         """Return whether a subject has a history, and is not kept as columns."""
-        return subject in self._histories
+        return self._kept(subject) is not None
 
-    def open_histories(self) -> list[History[Any]]:
-        """Return the histories of all subjects, without the series in columns."""
-        return list(self._histories.values())
+    def open_histories(self, kinds: Collection[Hashable] | None = None) -> list[History[Any]]:
+        """Return the histories of subjects of these kinds, by default of all, without the series in columns."""
+        return [
+            history
+            for kind, histories in self._histories.items()
+            if kinds is None or kind in kinds
+            for history in histories.values()
+        ]
 
     def open_commits(self) -> list[History[Commit]]:
         """Return the histories of commits, without the series in columns."""
-        return [history for history in self._histories.values() if history.subject[0] == Commit.subject_kind]
+        return self.open_histories((Commit.subject_kind,))
+
+    def _kept(self, subject: Subject) -> History[Any] | None:
+        """Return the history of a subject; None if there is none, or only a series in columns."""
+        return self._histories[subject[0]].get(subject)
 
     def groups_with_offsets(self) -> set[tuple[str, str]]:
         """Return the cluster and group of all committed offsets."""
@@ -194,7 +204,7 @@ class Facts:
 
     def _find(self, subject: Subject) -> History[Any]:
         """Return the history of a subject."""
-        history = self._histories.get(subject)
+        history = self._kept(subject)
         if history is None and subject[0] == Commit.subject_kind:
             number = self.commits.find(subject)
             if number is not None:
@@ -236,7 +246,7 @@ class Facts:
         index = indexes.get(names)
         if index is None:
             index = indexes[names] = SubjectIndex(names)
-            for history in self._histories.values():
+            for history in self._histories[kind.subject_kind].values():
                 if history.changes[0].__class__ is kind:
                     index.add(history.changes[0], history)
         return index
@@ -334,7 +344,7 @@ class Facts:
         places = [history.subject[3:] for history in histories]
         subjects: list[Subject] = [(GroupState.subject_kind, cluster, group)]
         subjects += [(Availability.subject_kind, _KAFKA, cluster, group, *place) for place in [(None, None), *places]]
-        return histories + [self._histories[subject] for subject in subjects if subject in self._histories]
+        return histories + [history for history in map(self._kept, subjects) if history is not None]
 
     def _histories_at(self, cluster: str, topic: str, partition: int) -> list[History[Any]]:
         """Return the histories of a deleted partition, and of the offsets that groups had there."""
@@ -347,13 +357,13 @@ class Facts:
             subjects += [(TopicSettings.subject_kind, cluster, topic)]
         commits = self._index(Commit, ("cluster", "topic", "partition")).members.get(place, ())
         histories = [history for history in commits if history.changes[-1].offset is None]
-        return histories + [self._histories[subject] for subject in subjects if subject in self._histories]
+        return histories + [history for history in map(self._kept, subjects) if history is not None]
 
     def forget_subjects(self, subjects: Iterable[Subject]) -> None:
         """Forget these subjects, if they are known."""
         for subject in subjects:
             number = self.commits.find(subject) if subject[0] == Commit.subject_kind else None
-            history = self._histories.get(subject) if number is None else self._open(number)
+            history = self._kept(subject) if number is None else self._open(number)
             if history is not None:
                 self.forget(history)
 
@@ -368,13 +378,14 @@ class Facts:
             if kind.subject_kind == subject[0]:
                 for index in indexes.values():
                     index.remove(history)
-        for by_subject in (self._histories, self._first_members, self._peaks, self._unavailable):
+        of_kind: dict[Subject, Any] = self._histories[subject[0]]
+        for by_subject in (of_kind, self._first_members, self._peaks, self._unavailable):
             by_subject.pop(subject, None)
 
     def all_histories(self) -> Iterable[History[Any]]:
         """Return the history of each subject."""
         views = (ColumnHistory(self.commits, number) for number in self.commits.used().tolist())
-        return [*self._histories.values(), *views]
+        return [*self.open_histories(), *views]
 
     def peaks(self, commit: Commit) -> list[Commit]:
         """Return from where the group moved backwards by that commit: what is recent, and the furthest ever."""

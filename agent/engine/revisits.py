@@ -85,11 +85,10 @@ class Revisits:
         """Yield what is to be evaluated of each subject that rules look at so often."""
         rules = self._rules[every]
         of_commits = [rule for _, rule in rules.get(Commit.subject_kind, ())]
-        histories = self._facts.open_histories()
+        histories = self._facts.open_histories(rules)
         for history in chain(histories, series_to_revisit(self._facts, of_commits, self._set_aside)):
-            revisitors = rules.get(history.subject[0], ())
             found: list[Evaluation] = []
-            for name, rule in revisitors:
+            for name, rule in rules[history.subject[0]]:
                 try:
                     for scope in rule.revisit(history, self._facts):
                         evaluation = Evaluation(name, scope)
@@ -97,8 +96,7 @@ class Revisits:
                             found.append(evaluation)
                 except Exception as error:  # noqa: BLE001 - a defect of one rule must not silence the others
                     self._set_aside(f"rule {name}", error)
-            if revisitors:
-                yield found
+            yield found
 
 
 def next_time(every: int, now: int) -> int:

@@ -24,7 +24,10 @@ SOCKET = "agent.sock"
 _CONNECTIONS = 16
 _IDLE_S = 10
 _RETRY_S = 5
-_TURN_S = 0.25
+_FREED_S = 0.25
+"""How long a new connection waits for the one that was closed for it."""
+_LOOK_S = 5
+"""How often it is looked whether the socket can still be found."""
 _LONGEST_PATH = 100
 """Bytes; a longer path is no address of a Unix socket on Linux."""
 
@@ -160,7 +163,7 @@ class _Threads(socketserver.ThreadingMixIn):
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._free.acquire(blocking=False):
             self._close_oldest()
-            if not self._free.acquire(timeout=_TURN_S):
+            if not self._free.acquire(timeout=_FREED_S):
                 self.shutdown_request(request)  # type: ignore[attr-defined]
                 return
         self._reading[request] = None
@@ -219,6 +222,7 @@ class Listener:
         fields = {"respond": staticmethod(respond), "hosts": None if is_unix else (*hosts, socket.gethostname())}
         self._handler = type("_BoundHandler", (_Handler,), fields)
         self._stopped = threading.Event()
+        self._server: socketserver.TCPServer | None = None
         self._thread = threading.Thread(target=self._run, name=self._part, daemon=True)
 
     def start(self) -> None:
@@ -228,6 +232,9 @@ class Listener:
     def close(self, timeout: float = 2.0) -> None:
         """Stop listening, so that the address is free; answers under way end by themselves. timeout: seconds."""
         self._stopped.set()
+        if self._server is not None:
+            with contextlib.suppress(OSError):  # it has been closed just now
+                self._server.socket.shutdown(socket.SHUT_RDWR)  # ends its wait for connections
         if self._thread.is_alive():
             self._thread.join(timeout)
 
@@ -235,10 +242,11 @@ class Listener:
         while not self._stopped.is_set():
             try:
                 with self._listen() as server:
-                    server.timeout = _TURN_S
+                    self._server = server
+                    server.timeout = _LOOK_S
+                    self._report("")
                     while not self._stopped.is_set() and self._is_there():
                         server.handle_request()
-                        self._report("")
             except OSError as error:
                 reason = error.strerror or str(error)
                 self._report(f"Cannot listen: {reason}. It is tried again; monitoring goes on.")
@@ -256,7 +264,7 @@ class Listener:
         self._problem = problem
 
     @contextlib.contextmanager
-    def _listen(self) -> Iterator[socketserver.BaseServer]:
+    def _listen(self) -> Iterator[socketserver.TCPServer]:
         """Listen until the end of the block. Raises OSError."""
         if not isinstance(self._address, Path):
             server_class = _Tcp6Server if ":" in self._address.host else _TcpServer

@@ -42,6 +42,8 @@ class LogState:
         self._read_at: dict[TopicPartition, int] = {}
         self._last: dict[TopicPartition, tuple[int, int]] = {}
         self._live_until: dict[TopicPartition, int] = {}
+        # What is read together and has been before, by the first of it.
+        self._settled: dict[TopicPartition, Sequence[TopicPartition]] = {}
         self._all_rest_from = 0
 
     def is_due(self, partitions: Sequence[TopicPartition], now: int) -> bool:
@@ -56,9 +58,15 @@ class LogState:
             self._live_until.update(woken)
             self._all_rest_from = max(self._all_rest_from, now + _LIVE_MS)
 
-    def are_settled(self, partitions: Iterable[TopicPartition]) -> bool:
+    def are_settled(self, partitions: Sequence[TopicPartition]) -> bool:
         """Return whether the last log offsets of the partitions are known, so that only changes are of interest."""
-        return not self.unavailable and all(map(self._read_at.__contains__, partitions))
+        if self.unavailable:
+            return False
+        if self._settled.get(partitions[0]) != partitions:  # much cheaper than to look each of them up in each poll
+            if not all(map(self._read_at.__contains__, partitions)):
+                return False
+            self._settled[partitions[0]] = partitions
+        return True
 
     def apply(
         self,
@@ -121,6 +129,7 @@ class LogState:
         """Forget a partition that no longer exists."""
         for by_partition in (self._read_at, self._last, self._live_until):
             by_partition.pop(partition, None)
+        self._settled.clear()
         self.unavailable.pop(Unit(None, *partition), None)
 
     def _current(self, results: list[T], sent_at: int, leaders: Mapping[str, Mapping[int, int]]) -> Iterator[T]:

@@ -214,6 +214,16 @@ class CommitTable:
         """Return rows as observations; those of held keys are held."""
         return self._batch(self._held.add(self._as_observed(rows, now, behind)))
 
+    def _observe_last(self, keys: Integers, now: int, at: int | None = None) -> CommitBatch:
+        """Return the last commits of keys as observations. at: as of that moment, ms; by default, when they were made.
+
+        There mostly are none, and then this is cheap.
+        """
+        if not len(keys):
+            return self._batch(NOTHING)
+        rows = self._stored(keys)
+        return self._observe(rows if at is None else rows._replace(at=np.full(len(keys), at)), now)
+
     def _as_observed(self, rows: _Rows, now: int, behind: int = 0) -> ObservedCommits:
         """Return rows as observations; those of a key are dated in order."""
         at = self._date(rows.keys, np.minimum(rows.at + behind, now))
@@ -266,14 +276,15 @@ class CommitTable:
     def flush(self, now: int) -> CommitBatch:
         """Return the commits of earlier seconds that have not been observed yet. Call it about once a second."""
         used = slice(0, len(self._keys))
-        # A coordinator's clock may be ahead: no commit waits for its second to be over by ours.
-        is_over = (self._at[used] < now // _THINNED_MS * _THINNED_MS) | (self._at[used] > now)
-        due = np.flatnonzero(self._waits[used] & self._followed[used] & is_over)
+        due = np.flatnonzero(self._waits[used] & self._followed[used])
+        if len(due):  # A coordinator's clock may be ahead: no commit waits for its second to be over by ours.
+            at = self._at[due]
+            due = due[(at < now // _THINNED_MS * _THINNED_MS) | (at > now)]
         self._waits[due] = False
-        commits = self._observe(self._stored(due), now)
+        commits = self._observe_last(due, now)
+        deleted = np.flatnonzero(self._offset[used] == _DELETED)
         # The deletion is observed if the group is followed; else it is remembered for a poll that was made before.
-        is_deleted = (self._offset[used] == _DELETED) & (self._followed[used] | (self._at[used] < now - _DELETED_MS))
-        for number in np.flatnonzero(is_deleted).tolist():
+        for number in deleted[self._followed[deleted] | (self._at[deleted] < now - _DELETED_MS)].tolist():
             if number not in self._held:
                 self._remove(number)
         if len(self._keys) > 2 * len(self) + _ROWS:
@@ -285,11 +296,10 @@ class CommitTable:
 
     def heartbeats(self, held_at: int) -> CommitBatch:
         """Return commits that have not changed for long, as of a moment (ms) by which all records had been read."""
-        used = slice(0, len(self._keys))
-        is_live = self._followed[used] & (self._offset[used] >= 0) & ~self._waits[used]
-        due = np.flatnonzero(is_live & (self._dated[used] <= held_at - HEARTBEAT_MS))
+        due = np.flatnonzero(self._dated[: len(self._keys)] <= held_at - HEARTBEAT_MS)
+        due = due[self._followed[due] & (self._offset[due] >= 0) & ~self._waits[due]]
         oldest = due[np.argsort(self._dated[due], kind="stable")][: len(self) // _HEARTBEATS + 1]
-        return self._observe(self._stored(oldest)._replace(at=np.full(len(oldest), held_at)), held_at)
+        return self._observe_last(oldest, held_at, held_at)
 
     # --- groups
 
@@ -344,7 +354,7 @@ class CommitTable:
         self._followed[keys], self._waits[keys] = True, False
         self._dated[keys] = np.maximum(self._dated[keys], at)
         differs = [number for number in keys.tolist() if self._offset[number] not in (_UNREAD, offsets.get(number))]
-        return self._observe(self._stored(np.array(differs, np.int64)), now)
+        return self._observe_last(np.array(differs, np.int64), now)
 
     def unfollow(self, group: str, now: int) -> CommitBatch:
         """Observe no more commits of a group until it is followed again; return those that were held or had to wait."""

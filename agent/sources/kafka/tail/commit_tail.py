@@ -15,7 +15,7 @@ from agent.clock import now_ms
 from agent.config.credentials import CredentialError
 from agent.model.batches import CommitBatch
 from agent.model.observations.base import Observation
-from agent.model.observations.kafka import OFFSETS_TOPIC, Commit, OffsetsUnread
+from agent.model.observations.kafka import OFFSETS_TOPIC, Commit, OffsetsPosition, OffsetsUnread
 from agent.sources.base import Emit
 from agent.sources.kafka.log_consumer import make_log_consumer
 from agent.sources.kafka.tail.broker_clock import BrokerClock
@@ -26,7 +26,7 @@ from agent.sources.kafka.tail.records import Records
 from agent.sources.kafka.tail.resumption import PositionJournal, Resumption
 
 _MAX_RECORDS = 10_000
-_POLL_S = 0.25
+_POLL_S = 0.5
 """How long a record is waited for; one that comes is read at once. Each turn costs 0.2 ms of CPU."""
 _LINGER_S = 0.01
 _BUSY = 32
@@ -276,8 +276,11 @@ class CommitTail:
         """Take records in, then what librdkafka's statistics, made before they were read, say; emit what follows."""
         statistics, self._statistics = self._statistics, None
         unread: list[OffsetsUnread] = []
+        positions: list[OffsetsPosition] = []
         with self._lock:
-            batches, self._unemitted = [*self._unemitted, self._table.release(self._release_before)], []
+            batches, self._unemitted = self._unemitted, []
+            if self._table.held_since is not None:
+                batches.append(self._table.release(self._release_before))
             if records:
                 batches.append(self._apply(self._resumption.select_new(records), now))
             if statistics is not None:
@@ -292,9 +295,9 @@ class CommitTail:
             if now - self._flushed_at >= _FLUSH_MS or now < self._flushed_at:
                 self._flushed_at = now
                 batches += [self._table.flush(now), self._table.heartbeats(self._progress.held_at(now))]
-            positions = self._position_journal.take_due(
-                self._progress.ends, self._progress.count, now, self._table.held_since, self._clock.ahead
-            )
+                positions = self._position_journal.take_due(
+                    self._progress.ends, self._progress.count, now, self._table.held_since, self._clock.ahead
+                )
         pieces = [
             batch.select(slice(begin, begin + _EMITTED_AT_ONCE))
             for batch in batches
