@@ -26,7 +26,12 @@ from agent.rules.queries.causes import (
 )
 from agent.rules.queries.elections import check_election
 from agent.rules.queries.late_commits import is_reordered, order_known_at
-from agent.rules.queries.operators import is_moved_by_operator, is_small_step_without_members, operator_known_at
+from agent.rules.queries.operators import (
+    is_change_by_operator,
+    is_moved_by_operator,
+    is_small_step_without_members,
+    operator_known_at,
+)
 from agent.rules.queries.partitions import Truncation, is_recreated
 from agent.rules.queries.positions import log_start_of
 from agent.rules.queries.restores import RestoreContext, find_restore_context, find_restores_behind, has_members
@@ -108,7 +113,8 @@ class OffsetRewind(GroupRule):
       reading or a committed offset must have moved back with it
 
     Recovers when the old offset, or that of an earlier rewind which has not recovered, is committed or reached again.
-    Ends when the topic or the committed offset is deleted, or the Flink job has ended.
+    Ends when the topic or the committed offset is deleted, when an operator moves the group ahead, or when the Flink
+    job has ended.
     """
 
     title = "{reader} rewound {records} records on {topic}[{partition}]"
@@ -220,7 +226,12 @@ class OffsetRewind(GroupRule):
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         old = int(finding.previous["offset"])
         regained_at = _offsets(scope, facts).when(finding.at, "offset", lambda offset: offset >= old)
-        return recovered_or_ended(finding, regained_at, scope, facts)
+        is_skip = (
+            regained_at is not None
+            and scope.job is None
+            and is_change_by_operator(facts, facts.history(Commit, *scope.series), regained_at)
+        )
+        return recovered_or_ended(finding, regained_at, scope, facts, "an operator moved the group ahead" * is_skip)
 
     def concerns(self, finding: Finding, observation: Observation) -> bool:
         old = int(finding.previous["offset"])

@@ -51,6 +51,12 @@ def is_moved_by_operator(facts: Facts, before: Commit, after: Commit) -> bool:
     return (had_members and not _has_unseen_consumers(facts, before, after)) or _is_silent_around(facts, after)
 
 
+def is_change_by_operator(facts: Facts, commits: History[Commit], at: int) -> bool:
+    """Return whether an operator made the change of a committed offset at that moment (ms)."""
+    before, after = next(iter(commits.before(at, 1)), None), commits.as_of(at)
+    return before is not None and after is not None and is_moved_by_operator(facts, before, after)
+
+
 def may_be_moved_by_operator(facts: Facts, cluster: str, group: str, start: int, at: int) -> bool:
     """Return whether an operator may have made the group's move, in (start, at] (ms), as far as known by now. Cheap."""
     reading = _reading_before(facts, cluster, group, start, at)

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 
+from msgspec.structs import replace
+
 from agent.engine.facts import Facts
 from agent.engine.history import LATENESS_MS, History
 from agent.engine.rule import Scope, ended, recovered
@@ -93,10 +95,17 @@ def lines_about(facts: Facts, cluster: str, pattern: str, topic: str | None, par
     return sorted((line for history in histories for line in history), key=attrgetter("at", "log", "text"))
 
 
-def recovered_or_ended(finding: Finding, at: int | None, scope: Scope, facts: Facts) -> Finding:
-    """Return the finding as recovered at that moment, or as ended if what it is about ceased to exist before."""
+def recovered_or_ended(finding: Finding, at: int | None, scope: Scope, facts: Facts, reason: str = "") -> Finding:
+    """Return the finding as recovered at that moment, or as ended if what it is about ceased to exist before.
+
+    reason: a clause that says why it is over at that moment without having recovered; empty if it has.
+    """
+    if "ended" in finding.current:  # as far as was known before
+        finding = replace(finding, current={name: value for name, value in finding.current.items() if name != "ended"})
     end = min(_find_ends(scope, finding.subject.get("flink"), finding.at, facts), default=None)
-    return ended(finding, *end) if end is not None and (at is None or end[0] < at) else recovered(finding, at)
+    if end is not None and (at is None or end[0] < at):
+        return ended(finding, *end)
+    return ended(finding, at, reason) if reason and at is not None else recovered(finding, at)
 
 
 def may_end(observation: Observation, is_wanted: Callable[[int], bool]) -> bool:

@@ -116,6 +116,7 @@ class ClusterState:
     def partitions_by_leader(self, now: int) -> Mapping[int, Sequence[TopicPartition]]:
         """Return the partitions whose log offsets are watched; those without a leader become unavailable. now: ms."""
         self._update_watched()
+        self.logs.watch(self._watched.by_leader)
         self.logs.wake(self._share_offsets.partitions, now)  # their positions follow from log ends
         for partition in self._watched.without_leader:
             self.logs.lose(partition, "the partition has no leader")

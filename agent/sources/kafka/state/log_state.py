@@ -42,9 +42,15 @@ class LogState:
         self._read_at: dict[TopicPartition, int] = {}
         self._last: dict[TopicPartition, tuple[int, int]] = {}
         self._live_until: dict[TopicPartition, int] = {}
-        # What is read together and has been before, by the first of it.
+        self._watched: Mapping[int, Sequence[TopicPartition]] = {}
         self._settled: dict[TopicPartition, Sequence[TopicPartition]] = {}
         self._all_rest_from = 0
+
+    def watch(self, by_leader: Mapping[int, Sequence[TopicPartition]]) -> None:
+        """Take note of the partitions that are watched: another object if they have changed."""
+        if by_leader is not self._watched:
+            self._watched = by_leader
+            self._settled.clear()
 
     def is_due(self, partitions: Sequence[TopicPartition], now: int) -> bool:
         """Return whether to read the log offsets of partitions, which are read together, in this poll."""
@@ -62,7 +68,8 @@ class LogState:
         """Return whether the last log offsets of the partitions are known, so that only changes are of interest."""
         if self.unavailable:
             return False
-        if self._settled.get(partitions[0]) != partitions:  # much cheaper than to look each of them up in each poll
+        # What is read together is the same in each poll: to compare it is much cheaper than to look each of it up.
+        if self._settled.get(partitions[0]) != partitions:
             if not all(map(self._read_at.__contains__, partitions)):
                 return False
             self._settled[partitions[0]] = partitions
