@@ -4,7 +4,7 @@ Run as `python -m bench.latency [--commits tail,poll] [--rewinds N] [--live N] [
 without members have committed offsets in a topic; `--live` of them commit once a second, and one after the other of
 these moves back, in turn. Each rewind must be posted: as a message, or as what is new in that of an earlier rewind of
 the group. It waits between rewinds, as Slack allows one message a second. The exit status is 1 if one was missed or
-anything else was posted.
+anything else was posted. The last column is when a bare consumer has read the lower offset, in the same run.
 """
 
 import argparse
@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from agent.model.observations.base import Observation
-from agent.model.observations.kafka import Commit
+from agent.model.observations.kafka import OFFSETS_TOPIC, Commit
 from testbed.agent import Agent
 from testbed.kafka import Cluster
 from testbed.slack import Slack
@@ -72,6 +72,36 @@ class Live(Worker):
         return sent_at
 
 
+class Bare(Worker):
+    """A consumer that only compares each committed offset with the last one. seen: when one was lower, ms, by group."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        super().__init__("bare consumer")
+        properties = {"group.id": "bare", "enable.auto.commit": False, "fetch.queue.backoff.ms": 5}
+        self._consumer = Consumer({"bootstrap.servers": bootstrap_servers, **properties})
+        partitions = self._consumer.list_topics(OFFSETS_TOPIC).topics[OFFSETS_TOPIC].partitions
+        self._consumer.assign([TopicPartition(OFFSETS_TOPIC, number, OFFSET_END) for number in partitions])
+        self._last: dict[bytes, int] = {}
+        self.seen: list[tuple[str, int]] = []
+
+    def _step(self) -> None:
+        message = self._consumer.poll(0.5)
+        key, value = (None, None) if message is None else (message.key(), message.value())
+        if key and value and key[1] <= 1:  # both begin with a version; 0 and 1 are of keys of commits
+            offset = int.from_bytes(value[2:10], "big")
+            if offset < self._last.get(key, 0):
+                self.seen.append((key[4 : 4 + key[3]].decode(), time.time_ns() // 1_000_000))
+            self._last[key] = offset
+
+    def _finish(self) -> None:
+        self._consumer.close()
+
+    def took(self, rewinds: Sequence["Rewind"]) -> list[int]:
+        """Return how long the rewinds that were read took, ms."""
+        firsts = ([at for group, at in self.seen if group == back.group and at >= back.sent_at] for back in rewinds)
+        return [min(first) - back.sent_at for first, back in zip(firsts, rewinds, strict=True) if first]
+
+
 def commit(admin: AdminClient, offsets: dict[str, int], partitions: int = PARTITIONS) -> None:
     """Commit an offset in all partitions for each group, for some groups at a time."""
     waiting = iter(offsets.items())
@@ -100,7 +130,11 @@ def measure(cluster: Cluster, directory: Path, commits: str, groups: Sequence[st
 
     with Slack() as slack:
         clusters = {"main": {"bootstrap_servers": cluster.bootstrap_servers, "commits": commits}}
-        with Agent(directory / commits, clusters, slack) as agent, Live(cluster.bootstrap_servers, live) as readers:
+        with (
+            Agent(directory / commits, clusters, slack) as agent,
+            Live(cluster.bootstrap_servers, live) as readers,
+            Bare(cluster.bootstrap_servers) as bare,
+        ):
             agent.wait_until_watching()
             agent.wait_for(is_of_last, "all groups", 120)
             time.sleep(_SETTLE_S)
@@ -117,7 +151,7 @@ def measure(cluster: Cluster, directory: Path, commits: str, groups: Sequence[st
     p50, p90, p99 = (np.percentile(took, share) if took else float("nan") for share in (50, 90, 99))
     print(
         f"| {commits} | {len(groups):,} | {len(live)} | {len(moving)} | {len(took)} | {len(others)} "
-        f"| {p50:,.0f} | {p90:,.0f} | {p99:,.0f} | {max(took, default=0):,} |",
+        f"| {p50:,.0f} | {p90:,.0f} | {p99:,.0f} | {max(took, default=0):,} | {np.median(bare.took(sent)):,.0f} |",
         flush=True,
     )
     missed = [rewind.group for rewind, at in zip(sent, posted, strict=True) if at is None]
@@ -164,8 +198,11 @@ def main() -> int:
         cluster.create_topic("orders", PARTITIONS)
         fill(cluster.bootstrap_servers, [("orders", partition) for partition in range(PARTITIONS)], END)
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-        print("| commits | groups | live | rewinds | found | other messages | p50, ms | p90, ms | p99, ms | max, ms |")
-        print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
+        print(
+            "| commits | groups | live | rewinds | found | other messages | p50, ms | p90, ms | p99, ms | max, ms ",
+            end="",
+        )
+        print(f"| bare consumer, p50, ms |\n{'|---' * 11}|", flush=True)
         for mode in arguments.commits.split(","):
             names = [f"{mode}-{group}" for group in groups]
             commit(admin, dict.fromkeys(names, END // 2))
