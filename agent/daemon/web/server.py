@@ -244,8 +244,8 @@ class Listener:
                 with self._listen() as server:
                     self._server = server
                     server.timeout = _LOOK_S
-                    self._report("")
                     while not self._stopped.is_set() and self._is_there():
+                        self._report("")
                         server.handle_request()
             except OSError as error:
                 reason = error.strerror or str(error)

@@ -2,6 +2,7 @@
 
 import http.client
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
@@ -11,7 +12,7 @@ import pytest
 import structlog
 
 from agent.config.self_report import Address
-from agent.daemon.health import Health
+from agent.daemon.health import SETTLED_MS, Health
 from agent.daemon.web.server import SOCKET, Listener, Request, Response, is_allowed_host, short_path, text
 from testbed.processes import free_port
 from testbed.waiting import wait_until
@@ -137,6 +138,37 @@ def test_a_port_in_use_is_reported_and_tried_again(address: Address, monkeypatch
         listener.close(10)
 
 
+def test_a_port_that_was_in_use_works_again_after_a_minute_though_nobody_asks(
+    address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.daemon.web.server._RETRY_S", 0.02)
+    monkeypatch.setattr("agent.daemon.web.server._LOOK_S", 0.02)
+    now = [0]
+    health = Health(lambda: now[0])
+    listener = Listener(address, echo, health)
+    with socket.create_server((address.host, address.port)):
+        listener.start()
+        wait_until(lambda: health.problems, "the report", 30, 0.02)
+    try:
+        wait_until(lambda: is_open(address), "the port", 30, 0.02)
+        now[0] = SETTLED_MS
+        wait_until(lambda: not health.problems, "the end of the problem", 30, 0.02)
+    finally:
+        listener.close(10)
+
+
+@pytest.mark.parametrize("is_unix", [False, True])
+def test_closing_does_not_wait_for_the_next_look(
+    address: Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_unix: bool
+) -> None:
+    monkeypatch.setattr("agent.daemon.web.server._LOOK_S", 3_600)
+    place = tmp_path / SOCKET if is_unix else address
+    before = set(threading.enumerate())
+    with listening(place):
+        assert ask(place, "GET", "/a")[0] == 200
+    wait_until(lambda: set(threading.enumerate()) <= before, "the end of all threads", 30, 0.02)
+
+
 def test_a_socket_that_cannot_be_made_is_only_logged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent.daemon.web.server._RETRY_S", 0.02)
     directory, health = tmp_path / "state", Health()
@@ -167,7 +199,10 @@ def test_a_socket_with_a_long_path_is_only_for_its_owner(tmp_path: Path) -> None
     assert not path.exists()
 
 
-def test_a_socket_replaces_that_of_a_killed_agent_and_returns_if_deleted(tmp_path: Path) -> None:
+def test_a_socket_replaces_that_of_a_killed_agent_and_returns_if_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.daemon.web.server._LOOK_S", 0.02)
     path = tmp_path / SOCKET
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(path))
