@@ -20,7 +20,7 @@ from agent.engine.facts import DependencyKey, Facts
 from agent.engine.growth_intake import absorb_growth
 from agent.engine.history import FINALIZATION_MS, LATENESS_MS, LONG_AFTER, LONG_AGO, Change
 from agent.engine.revisits import Revisits, next_time
-from agent.engine.rule import Rule, Scope
+from agent.engine.rule import Rule, Scope, reopened
 from agent.engine.timers import Timers
 from agent.model.batches import CommitBatch, LogOffsetsBatch, ObservationBatch, Part
 from agent.model.findings import Finding, FindingKey
@@ -355,7 +355,7 @@ class Evaluator:
             reads.update(self._dependencies.reads_of(evaluation))
         for key, finding in findings.items():
             if finding.recovered_at is None or finding.recovered_at > final_before:
-                findings[key] = self._followed(evaluation, msgspec.structs.replace(finding, recovered_at=None))
+                findings[key] = self._followed(evaluation, reopened(finding))
                 if is_taken and findings[key].recovered_at is not None:
                     self._timers.set(evaluation, facts.now)  # from then on there may be another one
         reconciled = self._rules[evaluation.rule].reconcile(list(findings.values()))
@@ -387,7 +387,7 @@ class Evaluator:
         if followed.recovered_at is None or followed.recovered_at <= self.facts.now:
             return followed
         self._timers.set(evaluation, followed.recovered_at)
-        return msgspec.structs.replace(followed, recovered_at=None)
+        return reopened(followed)
 
     def _keep(self, evaluation: Evaluation, findings: list[Finding], reads: dict[DependencyKey, None]) -> None:
         """Keep what must be followed, and what the evaluation depends on while it may change anything."""

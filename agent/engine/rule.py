@@ -334,6 +334,12 @@ def recovered(finding: Finding, at: int | None) -> Finding:
     return finding if at is None else msgspec.structs.replace(finding, recovered_at=at)
 
 
+def reopened(finding: Finding) -> Finding:
+    """Return the finding as neither recovered nor ended."""
+    current = {name: value for name, value in finding.current.items() if name != "ended"}
+    return msgspec.structs.replace(finding, recovered_at=None, current=current)
+
+
 def ended(finding: Finding, at: int, reason: str) -> Finding:
     """Return the finding as over because its subject is gone or of no interest any more.
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from agent.engine.facts import Facts
 from agent.engine.history import LATENESS_MS, LONG_AFTER, History
-from agent.engine.rule import Advice, CauseCheck, ChosenSeverity, GroupRule, Scope
+from agent.engine.rule import Advice, CauseCheck, ChosenSeverity, GroupRule, Scope, reopened
 from agent.model.findings import Finding, Records, Severity, reader
 from agent.model.observations.base import Observation
 from agent.model.observations.flink import Position
@@ -252,6 +252,7 @@ class OffsetRewind(GroupRule):
             last = max(behind, key=_over_at, default=finding)
             if _over_at(last) > _over_at(finding):
                 reason = {"ended": last.current["ended"]} if "ended" in last.current else {}
+                finding = reopened(finding)  # noqa: PLW2901
                 finding = replace(finding, recovered_at=last.recovered_at, current={**finding.current, **reason})  # noqa: PLW2901
             reconciled.append(finding)
         return reconciled

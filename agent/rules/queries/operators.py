@@ -52,9 +52,11 @@ def is_moved_by_operator(facts: Facts, before: Commit, after: Commit) -> bool:
 
 
 def is_change_by_operator(facts: Facts, commits: History[Commit], at: int) -> bool:
-    """Return whether an operator made the change of a committed offset at that moment (ms)."""
+    """Return whether an operator made the change of an idle group's committed offset at that moment (ms)."""
     before, after = next(iter(commits.before(at, 1)), None), commits.as_of(at)
-    return before is not None and after is not None and is_moved_by_operator(facts, before, after)
+    if before is None or after is None or not _is_empty_around(facts, before, after):
+        return False
+    return is_moved_by_operator(facts, before, after)
 
 
 def may_be_moved_by_operator(facts: Facts, cluster: str, group: str, start: int, at: int) -> bool:

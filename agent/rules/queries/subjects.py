@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 
-from msgspec.structs import replace
-
 from agent.engine.facts import Facts
 from agent.engine.history import LATENESS_MS, History
 from agent.engine.rule import Scope, ended, recovered
@@ -100,8 +98,6 @@ def recovered_or_ended(finding: Finding, at: int | None, scope: Scope, facts: Fa
 
     reason: a clause that says why it is over at that moment without having recovered; empty if it has.
     """
-    if "ended" in finding.current:  # as far as was known before
-        finding = replace(finding, current={name: value for name, value in finding.current.items() if name != "ended"})
     end = min(_find_ends(scope, finding.subject.get("flink"), finding.at, facts), default=None)
     if end is not None and (at is None or end[0] < at):
         return ended(finding, *end)
