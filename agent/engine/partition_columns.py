@@ -67,15 +67,16 @@ class PartitionColumns:
 
     read_at, log_start, log_end: of the newest reading of the log offsets; read_before_at, log_start_before,
     log_end_before: of the one before it. decreased_at: when the log end offset was last lower than before.
-    leader_changed_at: when another leader than before was last seen. furthest: the highest offset that any group has
-    committed.
+    leader_changed_at: when another leader than before was last seen; leader_changed_before_at: the time before that.
+    furthest: the highest offset that any group has committed.
     """
 
     def __init__(self) -> None:
         self._numbers: dict[Partition, int] = {}
         self.names: list[Partition] = []
         self._by_keys = NumbersByKeys()
-        self.read_at, self.read_before_at, self.decreased_at, self.leader_changed_at = (_filled() for _ in range(4))
+        self.read_at, self.read_before_at, self.decreased_at = (_filled() for _ in range(3))
+        self.leader_changed_at, self.leader_changed_before_at = _filled(), _filled()
         self.log_start, self.log_end, self.log_start_before, self.log_end_before = (_filled() for _ in range(4))
         self.furthest = _filled()
         self._leader = _filled()
@@ -119,6 +120,7 @@ class PartitionColumns:
         if isinstance(observation, PartitionState):
             if observation.leader is not None and observation.leader >= 0:
                 if self._leader[number] not in (NEVER, observation.leader):
+                    self.leader_changed_before_at[number] = self.leader_changed_at[number]
                     self.leader_changed_at[number] = observation.at
                 self._leader[number] = observation.leader
             return

@@ -137,7 +137,7 @@ class HiddenReset(GroupRule):
         if number is None or not self.applies_to(last.group, last.topic):
             return ()
         disturbed_at = _disturbed_at(facts, slice(number, number + 1))
-        if disturbed_at[0] < facts.now - _LONG_MS:
+        if disturbed_at.max() < facts.now - _LONG_MS:
             return ()
         times = [commit.at for commit in drop_unmoved(history)]
         if len(times) < REGULAR:
@@ -147,17 +147,18 @@ class HiddenReset(GroupRule):
         return (Scope(last.cluster, last.group, last.topic, last.partition),) if stands[0] else ()
 
     def ignores_series(self, series: SeriesAtRest, facts: Facts) -> Flags:
-        disturbed_at, since = _disturbed_at(facts, slice(None)), series.now - _LONG_MS
-        if disturbed_at.max() < since:
+        of_partitions, since = _disturbed_at(facts, slice(None)), series.now - _LONG_MS
+        if of_partitions.max() < since:
             return np.ones(len(series), np.bool_)
-        disturbed_at, last_at, longest = series.of_partition(disturbed_at), series.last_at, series.longest_at_most
+        disturbances = np.stack([series.of_partition(times) for times in of_partitions])
+        disturbed_at, last_at, longest = disturbances.max(axis=0), series.last_at, series.longest_at_most
         lasts = (series.now - last_at >= self.wait - _SOON_MS) & (disturbed_at >= since)
         lasts &= (disturbed_at >= last_at - CLOCK_SLACK_MS) & (disturbed_at <= last_at + _stale_ms(longest))
         has_ended = ~lasts & (disturbed_at >= series.now - FINALIZATION_MS - longest - CLOCK_SLACK_MS)
         has_ended[has_ended] = series.has_paused(has_ended, self.wait)
 
         def stand_still(places: Integers, intervals: Integers) -> Flags:
-            return _find_standstills(series.now, last_at[places], disturbed_at[places], intervals, self.wait)
+            return _find_standstills(series.now, last_at[places], disturbances[:, places], intervals, self.wait)
 
         found = series.where(lasts | has_ended, stand_still)
         if np.count_nonzero(found) > _MANY:
@@ -308,8 +309,14 @@ def _have_same_reader(facts: Facts, scope: Scope, other: Commit, at: int) -> boo
 
 
 def _disturbed_at(facts: Facts, numbers: slice) -> Integers:
-    """Return when each of these partitions last changed leader, or the end of its log decreased, ms."""
-    return np.maximum(facts.partitions.leader_changed_at[numbers], facts.partitions.decreased_at[numbers])
+    """Return when each of these partitions changed leader, the time before that, and when the end of its log decreased.
+
+    An array of three rows, ms. A preferred leader soon takes over again, within the standstill since it was lost.
+    """
+    known = facts.partitions
+    return np.stack(
+        [known.leader_changed_before_at[numbers], known.leader_changed_at[numbers], known.decreased_at[numbers]]
+    )
 
 
 def _stale_ms(longest: Integers) -> Integers:
@@ -320,12 +327,13 @@ def _stale_ms(longest: Integers) -> Integers:
     return np.maximum(_STALE_MS, 3 * longest) + FINALIZATION_MS
 
 
-def _find_standstills(now: int, last_at: Integers, disturbed_at: Integers, intervals: Integers, wait: int) -> Flags:
+def _find_standstills(now: int, last_at: Integers, disturbances: Integers, intervals: Integers, wait: int) -> Flags:
     """Return which series may stand still since their partition was disturbed, or did until a short time ago.
 
-    last_at: of the last move, ms. disturbed_at: of its partition. intervals: between moves, newest first, UNKNOWN where
-    there are no more; the three before a standstill show how long the series usually takes.
+    last_at: of the last move, ms. disturbances: of its partition, see `_disturbed_at`. intervals: between moves, newest
+    first, UNKNOWN where there are no more; the three before a standstill show how long the series usually takes.
     """
+    disturbed_at = disturbances.max(axis=0)
     # One that lasts is looked at when it may soon be reported. Most series have moved on by then.
     usual, longest = intervals[:, : REGULAR - 1].max(axis=1), intervals[:, : RHYTHM - 1].max(axis=1)
     soon = last_at + np.maximum(2 * usual, np.maximum(wait, 3 * usual) - _SOON_MS)
@@ -336,10 +344,12 @@ def _find_standstills(now: int, last_at: Integers, disturbed_at: Integers, inter
     rows, places = np.nonzero(intervals[:, : 1 - REGULAR] >= max(wait, 1))
     before = [intervals[rows, places + more] for more in range(1, REGULAR)]
     since_end = intervals.cumsum(axis=1)[rows, places] - intervals[rows, places]
-    end, disturbed = last_at[rows] - since_end, disturbed_at[rows]
+    end = last_at[rows] - since_end
     begin = end - intervals[rows, places]
-    may_have_stood_still = end >= np.maximum(begin, disturbed) + np.maximum(wait, 3 * np.max(before, axis=0))
-    may_have_stood_still &= (disturbed >= begin - CLOCK_SLACK_MS) & (end > now - FINALIZATION_MS)
+    is_within = disturbances[:, rows] >= begin - CLOCK_SLACK_MS
+    first = np.where(is_within, disturbances[:, rows], disturbed_at[rows]).min(axis=0)
+    may_have_stood_still = end >= np.maximum(begin, first) + np.maximum(wait, 3 * np.max(before, axis=0))
+    may_have_stood_still &= is_within.any(axis=0) & (end > now - FINALIZATION_MS)
     may_have_stood_still &= before[-1] != UNKNOWN
     found[rows[may_have_stood_still]] = True
     return found

@@ -1,7 +1,7 @@
 """Hidden resets on histories too long for a rule test; many series are ignored where one is not looked into."""
 
 from collections.abc import Iterator
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ from agent.engine.facts import Facts
 from agent.engine.ordinary import SeriesAtRest
 from agent.model.findings import Finding, FindingKey
 from agent.model.observations.base import Observation
-from agent.model.observations.kafka import Commit, Member
+from agent.model.observations.kafka import Commit, LogOffsets, Member
 from agent.rules.hidden_reset import HiddenReset
 from tests.builders import after, commit, group_state, log_offsets, partition_state
 
@@ -40,6 +40,24 @@ def test_reset_of_a_single_partition_stays_found_beside_busy_readers() -> None:
         assert not results.withdrawn
     (reset,) = found.values()
     assert (reset.at, reset.labels) == (after(LEADER_CHANGED), ("possible",))
+
+
+def test_a_standstill_that_is_over_is_found_though_the_leader_changed_again_and_the_log_was_read_late() -> None:
+    detection, found = Evaluator({"hidden": HiddenReset()}), set[tuple[int, tuple[str, ...]]]()
+    known: list[Observation] = [
+        group_state(0, "Stable", READERS[:1]),
+        partition_state(0, 1, isr=(1,)),
+        *(commit(second, 7_000 + 90 * second) for second in (*range(0, 40, 2), *range(62, 120, 2))),
+        partition_state(40, 2, isr=(2,)),
+        partition_state(52, 1, isr=(1, 2)),
+        *(log_offsets(second, 7_100 + 90 * second) for second in range(0, 120, 4)),
+    ]
+    arriving = ((item.at + 50_000 * (item.at >= after(40) and isinstance(item, LogOffsets)), item) for item in known)
+    for arrived_at, item in sorted(arriving, key=itemgetter(0)):
+        detection.absorb(item)
+        results = detection.evaluate(arrived_at)
+        found |= {(finding.at, finding.labels) for finding in results.found}
+    assert found == {(after(40), ("probable",))}
 
 
 @given(
