@@ -396,7 +396,7 @@ def _describe_impact(finding: Finding) -> str:
     least = "at least " if is_bounded(finding) else ""
     reread, lost = finding.records.reread, finding.records.lost
     singular, plural = ("is being", "are being") if finding.recovered_at is None else ("was", "were")
-    verb = singular if reread == 1 else plural
+    verb = (singular if reread == 1 else plural) + (" to be" if "ended" in finding.current else "")
     parts = [f"{least}{count(reread, 'record')} {verb} reprocessed"] if reread or not lost else []
     if lost:
         are = "is" if lost == 1 else "are"
