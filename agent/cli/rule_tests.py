@@ -14,9 +14,9 @@
     findings = [{ rule = "rewind", at = "2s", labels = ["to_earliest"], previous = { offset = 7832 } }]
     incidents = [{ severity = "critical" }]  # without it, incidents are not compared.
 
-Times are RFC 3339 or durations since the start of the test; "null" stands for the null that TOML lacks, and for a
-missing key. An expected finding or incident names only the keys to compare. A rule test fails if an expected finding is
-missing or an unexpected one is made. Ticks are added between observations, so a test about absence ends with
+Times are RFC 3339 or durations since the start of the test; "null" stands for the null that TOML lacks, "missing" for a
+key that is not there. An expected finding or incident names only the keys to compare. A rule test fails if an expected
+finding is missing or an unexpected one is made. Ticks are added between observations, so a test about absence ends with
 `{ kind = "tick", at = "..." }`.
 """
 
@@ -203,9 +203,9 @@ def _compare(noun: str, expected: list[dict[str, Any]], made: list[dict[str, Any
 
 
 def _matches(wanted: Any, made: Any) -> bool:
-    """Return whether `made` has all keys of `wanted` with the same values; "null" matches None, and what is missing."""
+    """Return whether `made` has all keys of `wanted` with the same values; "null" matches None, "missing" no value."""
     if isinstance(wanted, Mapping):
         return isinstance(made, Mapping) and all(
-            (key in made or value == "null") and _matches(value, made.get(key)) for key, value in wanted.items()
+            _matches(value, made[key]) if key in made else value == "missing" for key, value in wanted.items()
         )
     return bool(made is None if wanted == "null" else made == wanted)
