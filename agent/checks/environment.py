@@ -6,7 +6,7 @@ It is a virtual environment without an interpreter: `bin/python` is a link to th
 import sys
 import tarfile
 from collections.abc import Iterator, Sequence
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import Distribution
 from io import BytesIO
 from pathlib import Path
 
@@ -76,11 +76,12 @@ def pack(target: Path, distributions: Sequence[Distribution], python: Path = PYT
 
 
 def _distribution(name: str) -> Distribution:
-    try:
-        return distribution(name)
-    except PackageNotFoundError as error:
+    found = list(Distribution.discover(name=name))
+    if not found:
         msg = f"{name} is not installed here: install {REQUIREMENT} with all that it needs"
-        raise PackingError(msg) from error
+        raise PackingError(msg)
+    # A build leaves an .egg-info in the checkout; Python finds that first where it runs.
+    return next((installed for installed in found if installed.read_text("RECORD") is not None), found[0])
 
 
 def _applies(requirement: Requirement, extra: str) -> bool:

@@ -36,6 +36,18 @@ def test_a_missing_package_is_named() -> None:
         find_distributions("no-such-package")
 
 
+def test_what_a_build_leaves_in_a_checkout_does_not_hide_the_installation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tmp_path / "msgspec.egg-info"
+    left.mkdir()
+    (left / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: msgspec\nVersion: 0\n")
+    (left / "SOURCES.txt").write_text("pyproject.toml\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert version("msgspec") == "0"
+    assert [found.version for found in find_distributions("msgspec")] != ["0"]
+
+
 def test_a_package_without_a_list_of_files_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "foreign.dist-info"
     folder.mkdir()
