@@ -28,6 +28,7 @@ from tests.integration.committing import (
 )
 from tests.integration.scenes import named, now
 from tests.integration.seen import Seen, watching
+from tests.parameters import KAFKA_VERSIONS
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 
@@ -50,7 +51,7 @@ def create() -> Iterator[Create]:
         cluster.delete_topic(topic)
 
 
-@pytest.mark.parametrize("cluster", ["kafka_0_11", "kafka_3_9", "kafka_4_1"], indirect=True)
+@pytest.mark.parametrize("cluster", KAFKA_VERSIONS, indirect=True)
 def test_each_rewind_is_observed_however_short(cluster: Cluster, create: Create) -> None:
     topic = create(cluster)
     group, late = f"{topic}-group", f"{topic}-late"
@@ -73,7 +74,7 @@ def test_each_rewind_is_observed_however_short(cluster: Cluster, create: Create)
         seen.wait_for(source, GroupState, group=late, state="Dead")
 
 
-@pytest.mark.parametrize("cluster", ["kafka_0_11", "kafka_3_9", "kafka_4_1"], indirect=True)
+@pytest.mark.parametrize("cluster", KAFKA_VERSIONS, indirect=True)
 def test_groups_are_in_the_partitions_where_they_are_looked_for(cluster: Cluster, create: Create) -> None:
     topic = create(cluster)
     groups = Groups(cluster, topic)

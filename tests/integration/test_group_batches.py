@@ -21,6 +21,7 @@ from testbed.waiting import wait_until
 from tests.integration.asking import admin_client, ask
 from tests.integration.scenes import named
 from tests.integration.seen import Seen, watching
+from tests.parameters import KAFKA_VERSIONS
 
 pytestmark = pytest.mark.integration
 
@@ -40,7 +41,7 @@ def _groups(cluster: Cluster, name: str, count: int, offset: int) -> Iterator[li
         delete_groups(cluster.bootstrap_servers, groups)
 
 
-@pytest.mark.parametrize("cluster", ["kafka_0_11", "kafka_3_9", "kafka_4_1"], indirect=True)
+@pytest.mark.parametrize("cluster", KAFKA_VERSIONS, indirect=True)
 def test_batches_show_what_librdkafka_shows(cluster: Cluster) -> None:
     """Of groups with members, of both protocols, without, without offsets, and unknown ones; also of old brokers."""
     name = named("batches")

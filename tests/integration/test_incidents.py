@@ -15,6 +15,7 @@ from testbed.slack import Slack
 from testbed.traffic import Traffic, fill
 from testbed.waiting import wait_until
 from tests.integration.scenes import committed, findings, has, move_offsets, named, now, watched
+from tests.parameters import KAFKA_VERSIONS
 
 pytestmark = pytest.mark.integration
 
@@ -222,7 +223,7 @@ def test_reset_under_an_assigned_consumer_is_not_an_operators(kafka_3_9: Cluster
         assert incident["severity"] != "info"
 
 
-@pytest.mark.parametrize("version", ["kafka_0_11", "kafka_3_9", "kafka_4_1"])
+@pytest.mark.parametrize("version", KAFKA_VERSIONS)
 def test_recreated_topic_is_no_rewind(version: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     cluster: Cluster = request.getfixturevalue(version)
     topic, group = named("topic"), named("reader")
@@ -251,7 +252,7 @@ def test_recreated_topic_is_no_rewind(version: str, tmp_path: Path, request: pyt
 
 
 @pytest.mark.acceptance
-@pytest.mark.parametrize("version", ["kafka_0_11", "kafka_3_9", "kafka_4_1"])
+@pytest.mark.parametrize("version", KAFKA_VERSIONS)
 def test_broker_down_and_up_is_not_critical(version: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     cluster: Cluster = request.getfixturevalue(version)
     broker, other, _ = cluster.brokers
@@ -282,7 +283,7 @@ def test_broker_down_and_up_is_not_critical(version: str, tmp_path: Path, reques
 
 
 @pytest.mark.acceptance
-@pytest.mark.parametrize("version", ["kafka_0_11", "kafka_3_9", "kafka_4_1"])
+@pytest.mark.parametrize("version", KAFKA_VERSIONS)
 def test_rolling_restart_under_load_is_not_critical(
     version: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -26,10 +26,9 @@ from testbed.traffic import fill
 from testbed.waiting import wait_until
 from tests.integration.scenes import named, now
 from tests.integration.seen import Seen, watching
+from tests.parameters import KAFKA_VERSIONS
 
 pytestmark = pytest.mark.integration
-
-_VERSIONS = ("kafka_0_11", "kafka_3_9", "kafka_4_1")
 
 
 def _commit(cluster: Cluster, group: str, offsets: dict[tuple[str, int], int]) -> None:
@@ -48,7 +47,7 @@ def _commit(cluster: Cluster, group: str, offsets: dict[tuple[str, int], int]) -
     consumer.close()
 
 
-@pytest.mark.parametrize("cluster", _VERSIONS, indirect=True)
+@pytest.mark.parametrize("cluster", KAFKA_VERSIONS, indirect=True)
 def test_all_facts_about_a_cluster_are_observed(cluster: Cluster) -> None:
     """In a batch, partitions come before groups, then log offsets, then commits."""
     name, seen = named("all"), Seen()
@@ -133,7 +132,7 @@ def test_a_frozen_leader_does_not_delay_other_partitions(kafka_3_9: Cluster) -> 
     assert recovery.start <= recovery.at
 
 
-@pytest.mark.parametrize("cluster", _VERSIONS, indirect=True)
+@pytest.mark.parametrize("cluster", KAFKA_VERSIONS, indirect=True)
 def test_a_group_is_unavailable_while_its_coordinator_is_down(cluster: Cluster) -> None:
     """It hangs until the cluster drops it. Once up it is used again, which librdkafka alone would not do."""
     name, seen = named("coordinator"), Seen()
@@ -157,7 +156,7 @@ def test_a_group_is_unavailable_while_its_coordinator_is_down(cluster: Cluster) 
     assert [commit.offset for commit in seen.all(Commit)] == [7, 8]
 
 
-@pytest.mark.parametrize("cluster", _VERSIONS, indirect=True)
+@pytest.mark.parametrize("cluster", KAFKA_VERSIONS, indirect=True)
 def test_a_recreated_topic_precedes_its_offsets(cluster: Cluster) -> None:
     """The deletion is emitted, then another topic id (from 2.8 on), then the new log's offsets."""
     name, seen = named("again"), Seen()
@@ -179,7 +178,7 @@ def test_a_recreated_topic_precedes_its_offsets(cluster: Cluster) -> None:
     assert kinds[-1] is LogOffsets
 
 
-@pytest.mark.parametrize("cluster", _VERSIONS, indirect=True)
+@pytest.mark.parametrize("cluster", KAFKA_VERSIONS, indirect=True)
 def test_deleted_offsets_are_emitted_as_none(cluster: Cluster) -> None:
     """A deleted topic's committed offsets become None, at some time since their old values were last seen."""
     name, seen = named("deleted"), Seen()

@@ -18,6 +18,7 @@ from testbed.waiting import wait_until
 from tests.integration.asking import admin_client, ask
 from tests.integration.scenes import named, open_transaction
 from tests.integration.seen import Seen, watching
+from tests.parameters import KAFKA_VERSIONS
 
 pytestmark = pytest.mark.integration
 
@@ -35,7 +36,7 @@ def _topic(cluster: Cluster) -> Iterator[str]:
     cluster.delete_topic(name)
 
 
-@pytest.mark.parametrize("cluster", ["kafka_0_11", "kafka_3_9", "kafka_4_1"], indirect=True)
+@pytest.mark.parametrize("cluster", KAFKA_VERSIONS, indirect=True)
 def test_kafka_python_shows_what_librdkafka_shows(cluster: Cluster) -> None:
     with _topic(cluster) as name, admin_client(cluster) as few, admin_client(cluster) as many:
         (metadata,) = ask(few, [protocol.FetchMetadata([])])
@@ -71,7 +72,7 @@ def test_kafka_python_shows_what_librdkafka_shows(cluster: Cluster) -> None:
         producer.abort_transaction(30)
 
 
-@pytest.mark.parametrize("cluster", ["kafka_0_11", "kafka_3_9", "kafka_4_1"], indirect=True)
+@pytest.mark.parametrize("cluster", KAFKA_VERSIONS, indirect=True)
 def test_changes_of_one_among_many_partitions_are_observed(cluster: Cluster) -> None:
     """They are dated since the last poll, which sent nothing on; other partitions emit nothing."""
     seen = Seen()

@@ -113,7 +113,7 @@ def _reported_tasks(*apps: StreamsApp) -> Mapping[str, tuple[str, ...]]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("version", ["2.1.0", "2.2.0", "3.9.1"])
+@pytest.mark.parametrize("version", ["2.1.0", pytest.param("2.2.0", marks=pytest.mark.acceptance), "3.9.1"])
 def test_tasks_are_those_the_application_reports(version: str, broker: Cluster, pair: Pair) -> None:
     """Before and after a rebalance; never without tasks; and requested only when a rebalance may have moved them."""
     name = named("shop")

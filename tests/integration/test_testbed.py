@@ -14,17 +14,16 @@ from testbed.faults import clean_failover, flink_reset
 from testbed.kafka import Cluster
 from testbed.traffic import Traffic, fill
 from testbed.waiting import wait_until
+from tests.parameters import KAFKA_VERSIONS
 
 pytestmark = pytest.mark.integration
-
-_VERSIONS = ("kafka_0_11", "kafka_3_9", "kafka_4_1")
 
 
 def _topic(request: pytest.FixtureRequest) -> str:
     return str(request.node.name).translate({ord(sign): "-" for sign in "[]"})
 
 
-@pytest.mark.parametrize("cluster", _VERSIONS, indirect=True)
+@pytest.mark.parametrize("cluster", KAFKA_VERSIONS, indirect=True)
 def test_a_record_makes_a_round_trip(cluster: Cluster, request: pytest.FixtureRequest) -> None:
     topic = _topic(request)
     cluster.create_topic(topic, assignment={0: [2011, 2024], 1: [2024, 2005]})
@@ -50,7 +49,7 @@ def test_a_broker_re_registers_with_another_session(cluster: Cluster) -> None:
     assert before.czxid < after.czxid
 
 
-@pytest.mark.parametrize("cluster", _VERSIONS, indirect=True)
+@pytest.mark.parametrize("cluster", KAFKA_VERSIONS, indirect=True)
 def test_a_killed_broker_starts_with_a_new_broker_epoch(cluster: Cluster) -> None:
     before = cluster.wait_until_registered(2005)
     cluster.kill(2005)

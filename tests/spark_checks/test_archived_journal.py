@@ -102,6 +102,7 @@ def reviewed(spark: SparkSession, directory: Path, place: str, cluster: str = "m
     return {"summary": report.summary, **pages}
 
 
+@pytest.mark.acceptance
 def test_review_of_an_archive_is_that_of_the_journal(
     spark: SparkSession, month: Path, url: str, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ from agent.model.observations.logs import LogLine
 from agent.model.times import rfc3339
 from agent.sources.streams.changelog_values import key_text
 from agent.storage.journal.writer import Journal
+from spark_checks.session import JVM_OPTIONS, QUICK_START
 from testbed.kafka import Cluster
 from testbed.streams.app import streams_broker
 from testbed.streams.faults import VARIANTS, instances, lose_state
@@ -28,6 +29,8 @@ from tests.spark_checks.changelogs import FORMS, began, by_partition, expected, 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 PARTITIONS = 3
+FEW = (f"--conf={JVM_OPTIONS}={QUICK_START[JVM_OPTIONS]}", "--conf=spark.sql.shuffle.partitions=4")
+"""For few records: half of the CPU time is that of many partitions and of compiling what they run."""
 MINUTE = 60_000
 BEGIN = 1_790_000_000_000  # when the journal begins; the records' timestamps say something else
 
@@ -52,7 +55,7 @@ class Run(NamedTuple):
 
 def run(report: Path, *options: str) -> Run:
     """Run the check by its own command, which downloads Spark's Kafka connector."""
-    command = [sys.executable, "-m", "spark_checks", "changelog_restore", *places.OPTIONS, *options]
+    command = [sys.executable, "-m", "spark_checks", "changelog_restore", *places.OPTIONS, *FEW, *options]
     done = subprocess.run([*command, "--report", str(report)], capture_output=True, text=True, check=False, timeout=400)
     found = [finding_from_json(line) for line in done.stdout.splitlines()]
     keys, plot = report / "keys.parquet", report / "plot.png"

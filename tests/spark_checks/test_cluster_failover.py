@@ -12,6 +12,7 @@ from agent.storage.journal.archive import Archive
 from agent.storage.journal.archiver import Archiver
 from spark_checks import cluster_failover
 from spark_checks.options import Options, Report
+from tests.parameters import SEEDS
 from tests.spark_checks.fleets import BACK, BACKUP, END, MAIN, MAYBE, Fleet, drawn
 from tests.spark_checks.test_offset_history import write
 
@@ -29,7 +30,7 @@ def options(journal: Path | str, cluster: str = "*", **own: Any) -> Options:
     return Options(cluster=cluster, own=defaults | own)
 
 
-@pytest.fixture(scope="module", params=[1, 2, 3])
+@pytest.fixture(scope="module", params=SEEDS)
 def fleet(request: pytest.FixtureRequest) -> Fleet:
     """A fleet per seed."""
     return drawn(request.param)

@@ -20,6 +20,7 @@ from agent.storage.journal.writer import Journal
 from spark_checks import job_history
 from spark_checks.__main__ import main
 from spark_checks.options import Options, Report
+from tests.parameters import SEEDS
 from tests.spark_checks.job_clusters import BEGIN, Cluster, Expected
 from tests.spark_checks.job_histories import History, drawn
 from tests.spark_checks.test_unreadable_files import damage
@@ -71,7 +72,7 @@ def expected(finding: Finding) -> Expected:
     )
 
 
-@pytest.fixture(scope="module", params=[1, 2, 3])
+@pytest.fixture(scope="module", params=SEEDS)
 def history(request: pytest.FixtureRequest) -> History:
     """A history per seed."""
     return drawn(request.param)

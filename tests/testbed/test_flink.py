@@ -103,6 +103,7 @@ def test_a_cut_link_moves_leadership_and_leaves_a_lock_on_1_4(flink: FlinkCluste
     assert flink.wait_for_checkpoints(job, 1).restored == 1
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize("flink", ["1.20.1"], indirect=True)
 def test_a_cut_link_leaves_no_foreign_lock_on_1_20(flink: FlinkCluster) -> None:
     """A leader that gives up its leadership releases its locks."""
@@ -126,6 +127,7 @@ def test_a_frozen_leaders_session_expires(flink: FlinkCluster) -> None:
     assert flink.leader() == after
 
 
+@pytest.mark.acceptance
 @_BOTH
 def test_a_job_restarts_with_its_task_manager(flink: FlinkCluster) -> None:
     job = _running_job(flink)
@@ -136,6 +138,7 @@ def test_a_job_restarts_with_its_task_manager(flink: FlinkCluster) -> None:
     wait_until(lambda: flink.checkpoints(job).restored == 1, "a checkpoint to be restored")
 
 
+@pytest.mark.acceptance
 @_BOTH
 def test_a_job_starts_from_a_savepoint(flink: FlinkCluster) -> None:
     job = _running_job(flink)
@@ -150,6 +153,7 @@ def test_a_job_starts_from_a_savepoint(flink: FlinkCluster) -> None:
     assert started.latest > 2
 
 
+@pytest.mark.acceptance
 @_BOTH
 def test_restarted_job_managers_recover_their_jobs(flink: FlinkCluster) -> None:
     job = _running_job(flink)
