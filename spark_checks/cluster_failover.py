@@ -19,7 +19,7 @@ from agent.storage.journal.segments import FOREVER
 from spark_checks.failovers.findings import Limits, findings_of
 from spark_checks.failovers.measured import Effect, read_effects
 from spark_checks.failovers.observed import find_observed
-from spark_checks.failovers.positions import Comparison, read_comparisons
+from spark_checks.failovers.positions import Comparison, Log, read_comparisons
 from spark_checks.failovers.tenures import LATE_MS, GroupChange, Move, find_moves, read_changes
 from spark_checks.journal.files import DamagedFiles, Piece, find_pieces, scan, without_damaged
 from spark_checks.journal.given import JOURNAL_PARAMS, check_journals, check_names, given_journals
@@ -101,11 +101,22 @@ class _Tables:
             self.since = max(begin - duration(options.own["baseline"]), 0)
         self.reported = range(begin, end)
 
-    def read(self, kind: str, columns: Sequence[str], **only: Sequence[str]) -> DataFrame:
-        """Return the columns of a kind, of the named groups, topics and clusters only."""
+    def read(
+        self, kind: str, columns: Sequence[str], only: Mapping[str, Sequence[str]], *, distinct: bool = False
+    ) -> DataFrame:
+        """Return the columns of a kind. only: groups, topics and clusters. distinct: see `scan`."""
         pieces = self._pieces(kind, self.since, self.now + 1)
-        bounds = {"since": self.since, "until": self.now + 1}
-        return scan(self._spark, kind, pieces, columns, **bounds, only=only, damaged=self.damaged)
+        return scan(
+            self._spark,
+            kind,
+            pieces,
+            columns,
+            since=self.since,
+            until=self.now + 1,
+            only=only,
+            damaged=self.damaged,
+            distinct=distinct,
+        )
 
     def _pieces(self, kind: str, since: int, until: int, journals: Sequence[JournalFiles] | None = None) -> list[Piece]:
         wanted = self._journals if journals is None else journals
@@ -133,7 +144,7 @@ def _search(
     tables: _Tables, options: Options, progress: Progress
 ) -> tuple[list[GroupChange], list[Move], list[Comparison], list[Effect]]:
     """Return the changes of groups on several clusters, the moves, and what these do to which partitions."""
-    states = tables.read("group_state", ("cluster", "group", "at", "since", "position", "state"))
+    states = tables.read("group_state", ("cluster", "group", "at", "since", "position", "state"), {})
     changes = read_changes(states)
     moves = [
         move
@@ -162,8 +173,7 @@ def _compare(tables: _Tables, moves: Sequence[Move], options: Options) -> list[C
     commits = tables.read(
         "commit",
         ("cluster", "group", "topic", "partition", "at", "position", "offset"),
-        cluster=sorted(names),
-        group=sorted({move.group for move in moves}),
+        {"cluster": sorted(names), "group": sorted({move.group for move in moves})},
     )
     prefixes = {name: f"{name}." for name in names} | _given_prefixes(options)
     return [
@@ -175,13 +185,10 @@ def _compare(tables: _Tables, moves: Sequence[Move], options: Options) -> list[C
 
 def _measure(tables: _Tables, comparisons: Sequence[Comparison], options: Options) -> list[Effect]:
     logs = [log for compared in comparisons for log in compared.logs]
-    readings = tables.read(
-        "log_offsets",
-        ("cluster", "topic", "partition", "at", "since", "log_start", "log_end"),
-        cluster=sorted({log.cluster for log in logs}),
-        topic=sorted({log.topic for log in logs}),
-    )
-    return read_effects(readings, comparisons, duration(options.own["delay"]))
+    only = {"cluster": sorted({log.cluster for log in logs}), "topic": sorted({log.topic for log in logs})}
+    partitions = tables.read("log_offsets", Log._fields, only, distinct=True)
+    readings = tables.read("log_offsets", (*Log._fields, "at", "since", "log_start", "log_end"), only)
+    return read_effects(readings, partitions, comparisons, duration(options.own["delay"]))
 
 
 def _summary(

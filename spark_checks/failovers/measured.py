@@ -23,15 +23,17 @@ class Effect(NamedTuple):
     measured: Measured
 
 
-def read_effects(readings: DataFrame, comparisons: Sequence[Comparison], least_delay: int) -> list[Effect]:
+def read_effects(
+    readings: DataFrame, partitions: DataFrame, comparisons: Sequence[Comparison], least_delay: int
+) -> list[Effect]:
     """Return what the moves repeat and skip, as far as the logs show it.
 
-    readings: columns cluster, topic, partition, at, since, log_start, log_end. Topics with another number of partitions
-    on the other cluster are left out.
+    readings: columns cluster, topic, partition, at, since, log_start, log_end. partitions: cluster, topic and partition
+    of all that were observed. Topics with another number of partitions on the other cluster are left out.
     """
     if not comparisons:
         return []
-    counts = _count_partitions(readings)
+    counts = _count(partitions)
     by_pair: dict[tuple[Log, Log], list[tuple[int, Comparison]]] = {}
     for number, compared in enumerate(comparisons):
         pair = compared.logs
@@ -65,8 +67,8 @@ def read_effects(readings: DataFrame, comparisons: Sequence[Comparison], least_d
     return sorted(effects, key=lambda effect: (effect.compared.target.at, effect.compared.move, *effect.compared.logs))
 
 
-def _count_partitions(readings: DataFrame) -> Mapping[tuple[str, str], int]:
-    rows = readings.groupBy("cluster", "topic").agg(sf.count_distinct("partition").alias("partitions")).collect()
+def _count(partitions: DataFrame) -> Mapping[tuple[str, str], int]:
+    rows = partitions.groupBy("cluster", "topic").agg(sf.count_distinct("partition").alias("partitions")).collect()
     return {(row["cluster"], row["topic"]): row["partitions"] for row in rows}
 
 

@@ -343,11 +343,12 @@ def scan(
     until: int,
     only: Mapping[str, Sequence[Any]],
     damaged: DamagedFiles,
+    distinct: bool = False,
 ) -> DataFrame:
     """Return the observations of a kind with since <= at < until and, by column, one of the values in `only`.
 
     pieces: of this kind; names: the columns. Times are integers, ms. Files in `damaged` are left out; another damaged
-    file lets the query fail (`without_damaged`).
+    file lets the query fail (`without_damaged`). distinct: of a file's equal rows only one, so that few leave it.
     """
     columns = list(dict.fromkeys([*names, *only, "at"]))
     schema = _plain_schema(kind, names)
@@ -358,7 +359,8 @@ def scan(
             keep = pc.and_(pc.greater_equal(table["at"], since), pc.less(table["at"], until))
             for column, values in only.items():
                 keep = pc.and_(keep, _is_among(table[column], values))
-            yield from table.filter(keep).select(names).cast(schema).to_batches(BATCH_ROWS)
+            found = table.filter(keep).select(names).cast(schema)
+            yield from (found.group_by(names).aggregate([]) if distinct else found).to_batches(BATCH_ROWS)
 
     return map_shares(spark, share_out(damaged.leave_out(pieces), cores(spark)), rows, schema)
 
