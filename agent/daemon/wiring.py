@@ -182,7 +182,13 @@ def _slack_receivers(slack: SlackSettings | None) -> list[Receiver]:
         )
         for channel in slack.additional_channels
     )
-    chosen = _slack(slack, slack.channel_for, channels=slack.chosen_channels, has_buttons=slack.app_token is not None)
+    chosen = _slack(
+        slack,
+        slack.channel_for,
+        channels=slack.chosen_channels,
+        own_channels=[channel for channel in slack.chosen_channels if channel not in slack.additional_channels],
+        has_buttons=slack.app_token is not None,
+    )
     return [chosen, *copies]
 
 

@@ -16,6 +16,7 @@ class Message(NamedTuple):
     """What is to be delivered: the incident's message (number 0), rendered as it is now, or its nth thread entry.
 
     An entry is lines of the log, or those of the incident's nth check report (`check_report`), or its plot, a PNG.
+    in_doubt: whether the message, as it was before, may have arrived since the last delivery that was confirmed.
     """
 
     incident: Incident
@@ -24,6 +25,7 @@ class Message(NamedTuple):
     lines: tuple[str, ...] = ()
     check_report: int = 0
     plot: bytes | None = None
+    in_doubt: bool = False
 
     @property
     def is_digest(self) -> bool:
@@ -47,12 +49,17 @@ def message_of(row: Row, silence: Silence | None = None) -> Message:
         described = check_report(row.incident, row.lines)
     else:
         described = digest_report(row.incident, row.lines) if row.is_digest else report(row.incident, silence)
-    return Message(row.incident, described, row.number, row.lines, row.check_report, row.plot)
+    return _message(row, described)
 
 
 def plain_message_of(row: Row) -> Message:
     """Return the message of a row whose incident cannot be described because of a defect."""
-    return Message(row.incident, plain_report(row.incident), row.number, row.lines, row.check_report, row.plot)
+    return _message(row, plain_report(row.incident))
+
+
+def _message(row: Row, described: Report) -> Message:
+    in_doubt = row.number == 0 and row.attempted_at is not None
+    return Message(row.incident, described, row.number, row.lines, row.check_report, row.plot, in_doubt)
 
 
 class NotDelivered(Exception):  # noqa: N818 - a state, not an error of the program

@@ -205,6 +205,7 @@ class Dispatcher:
             self.turns += 1
             if self._closing.is_set():
                 break
+            self._refresher.run(outbox)
             if self._clock() < self._retries.due(incident_id):
                 continue
             try:
@@ -238,8 +239,7 @@ class Dispatcher:
         sent = False
         try:
             handle, is_done = self._look_up(outbox, row, message)
-            is_due = row.is_report or first_notification(row.incident).is_sent
-            if handle is None and not is_done and not is_due:
+            if not is_done and self._is_excluded(row, handle):
                 outbox.discard(row)
                 return
             if not is_done and _is_outdated(row):
@@ -367,6 +367,15 @@ class Dispatcher:
                 outbox.found(row, found)
                 return found, is_entry
         return handle, False
+
+    def _is_excluded(self, row: Row, handle: Handle | None) -> bool:
+        """Return whether nothing is to be delivered of an incident that was looked up. handle: what was found."""
+        is_accepted = row.is_report or row.is_digest or self._receiver.accepts(row.incident)
+        if handle is None:
+            return not is_accepted or not (row.is_report or first_notification(row.incident).is_sent)
+        # With the state file it is lost who had the incident; the end is sent in any case.
+        is_unattempted = not handle and row.handle is None and row.covered is None
+        return is_unattempted and not is_accepted and row.incident.status is Status.OPEN
 
     def _put_off(self, outbox: Outbox, row: Row, channel: str, error: NotDelivered, *, sent: bool) -> None:
         """Record the outcome of the attempt and when to try again.

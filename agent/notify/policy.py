@@ -88,14 +88,13 @@ def repeat(incident: Incident, delivered: Mapping[str, Any] | None) -> Why:
         return Why.FIRST
     if incident.severity.rank > Severity(delivered["severity"]).rank:
         return Why.SEVERITY_RAISED
-    if incident.causes and not delivered["caused"]:
-        return Why.CAUSE_FOUND
     if incident.merged_into is not None and not delivered["merged"]:
         return Why.MERGED
     was_resolved = delivered["status"] in _RESOLVED
-    if (incident.status.value in _RESOLVED) is was_resolved:
-        return Why.MINOR_CHANGE
-    return Why.REOPENED if was_resolved else Why.RESOLVED
+    if (incident.status.value in _RESOLVED) is not was_resolved:
+        return Why.REOPENED if was_resolved else Why.RESOLVED
+    # Last: a receiver may send nothing for it, but not miss what comes later.
+    return Why.CAUSE_FOUND if incident.causes and not delivered["caused"] else Why.MINOR_CHANGE
 
 
 _RESOLVED = (Status.RECOVERED.value, Status.CLOSED.value)

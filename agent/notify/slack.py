@@ -11,6 +11,7 @@ import logging
 import re
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -123,17 +124,19 @@ class Slack:
         timeout: int = TIMEOUT_S,
         has_buttons: bool = False,
         channels: Iterable[str] = (),
+        own_channels: Iterable[str] = (),
     ) -> None:
         """channel_of: where a new incident is posted: a channel's id or name. timeout: seconds per call.
 
         accepts: which new incidents are posted at all. has_buttons: whether somebody receives what is pressed.
-        channels: all that channel_of may return, which `identify` looks at.
+        channels: all that channel_of may return, which `identify` looks at. own_channels: those of them in which no
+        other receiver posts incidents.
         """
         self.name = name
         self._has_buttons = has_buttons
         self._accepts = accepts
         self._channel_of = channel_of
-        self._channels = tuple(channels)
+        self._channels, self._own_channels = tuple(channels), tuple(own_channels)
         self._ids: dict[str, str] = {}
         self._client = web_client(token, base_url, timeout)
 
@@ -251,21 +254,36 @@ class Slack:
         return send_laid_out(send, message, self.name, buttons)
 
     def find(self, message: Message, handle: Handle | None, since: int) -> Handle | None:
-        """Return the message with this metadata or file in the channel or thread, or None. Raises NotDelivered."""
-        channel, mark = self.channel(message, handle), _metadata(message)
-        if message.number == 0 or (message.is_report and handle is not None):
-            channel = self._id_of(channel)
-            oldest = f"{max(0, since - _CLOCK_SLACK_MS) / 1000:.6f}"
-            history = self._client.conversations_history
-            pages = _pages(history, "messages", channel=channel, oldest=oldest, include_all_metadata=True)
-        elif handle is not None:
-            replies = self._client.conversations_replies
-            pages = _pages(replies, "messages", channel=channel, ts=handle["ts"], include_all_metadata=True)
-        else:
+        """Return the message with this metadata or file in the channel or thread, or None. Raises NotDelivered.
+
+        A first message may be in the channel of another route: the incident has changed since, or the file.
+        """
+        if message.number == 0 and handle is None:
+            chosen = self._channel_of(message.incident)
+            found = self._find_first(message, chosen, since)
+            for other in self._own_channels:
+                if found is None and other != chosen:
+                    with suppress(Refused):
+                        found = self._find_first(message, other, since)
+            return found
+        if handle is None:
             return None
-        ours = (found for found in pages if _is(found, message, mark))
-        chosen = self._channel_of(message.incident)
-        return next((handle or _handle(chosen, channel, text_of(found, "ts")) for found in ours), None)
+        if message.number == 0 or message.is_report:
+            return handle if self._in_channel(message, handle["channel"], since) else None
+        replies, place = self._client.conversations_replies, {"channel": handle["channel"], "ts": handle["ts"]}
+        return handle if _first(_pages(replies, "messages", **place, include_all_metadata=True), message) else None
+
+    def _find_first(self, message: Message, chosen: str, since: int) -> Handle | None:
+        """Return the handle of a first message if it is in that channel. Raises NotDelivered."""
+        channel = self._id_of(self._ids.get(chosen, chosen))
+        found = self._in_channel(message, channel, since)
+        return None if found is None else _handle(chosen, channel, text_of(found, "ts"))
+
+    def _in_channel(self, message: Message, channel: str, since: int) -> Mapping[str, Any] | None:
+        oldest = f"{max(0, since - _CLOCK_SLACK_MS) / 1000:.6f}"
+        history = self._client.conversations_history
+        pages = _pages(history, "messages", channel=channel, oldest=oldest, include_all_metadata=True)
+        return _first(pages, message)
 
     def _id_of(self, channel: str) -> str:
         """Return the id of a channel given by name; the name itself if it cannot be looked up. Raises NotDelivered."""
@@ -389,6 +407,10 @@ def _refusal(error: SlackApiError) -> NotDelivered:
 def _metadata(message: Message) -> dict[str, Any]:
     entry = {"entry": message.number} if message.number else {}
     return {"event_type": EVENT_TYPE, "event_payload": {"id": message.incident.id, **entry}}
+
+
+def _first(pages: Iterable[Mapping[str, Any]], message: Message) -> Mapping[str, Any] | None:
+    return next((found for found in pages if _is(found, message, _metadata(message))), None)
 
 
 def _is(found: Mapping[str, Any], message: Message, mark: Mapping[str, Any]) -> bool:

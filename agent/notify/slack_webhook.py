@@ -16,7 +16,7 @@ from agent.notify.http_calls import TIMEOUT_S, quoted
 from agent.notify.policy import repeat, summary
 from agent.notify.slack import NOT_UNFURLED, SILENT, UNUSABLE, rate_limited, send_laid_out, unanswered
 from agent.notify.slack_blocks import clipped
-from agent.render.thread import is_announcement
+from agent.render.thread import is_reminder
 
 
 class Webhook(SingleChannel):
@@ -34,10 +34,10 @@ class Webhook(SingleChannel):
         """Post the incident if enough has changed, a check report or a repetition. Raises NotDelivered."""
         handle = handle or {}
         is_entry = message.number > 0 and bool(message.lines)
-        if is_entry and (message.check_report or is_announcement(message.lines)):
+        if is_entry and (message.check_report or is_reminder(message.lines)):
             self._send(text=clipped("\n".join([f"{message.incident.id}  {message.lines[0]}", *message.lines[1:]])))
             return handle
-        if message.number > 0 or not repeat(message.incident, handle).is_sent:
+        if message.number > 0 or not (message.in_doubt or repeat(message.incident, handle).is_sent):
             return handle
         send_laid_out(self._send, message, self.name)
         return summary(message.incident)

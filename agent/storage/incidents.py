@@ -214,7 +214,7 @@ class IncidentStore:
                 previous = self.incident(incident.id)
                 if self._put(incident) and _is_changed(previous, incident):
                     woken.update(self._receivers)
-                    for receiver in self._receivers:
+                    for receiver in dict.fromkeys([*self._receivers, *self._receivers_of(incident.id)]):
                         self._queue(receiver, incident)
                     if incident.merged_into is not None:
                         self.decisions.inherit(incident.merged_into, incident.id)
@@ -316,6 +316,11 @@ class IncidentStore:
         self.unusable(f"{table} {row_id}", f"cannot be read: {reason}")
         return None
 
+    def _receivers_of(self, incident_id: str) -> list[str]:
+        """Return who has the incident or waits for it, also those that are not configured: they may be again."""
+        rows = self._db.execute("SELECT receiver FROM deliveries WHERE incident = ?", (incident_id,)).fetchall()
+        return [receiver for (receiver,) in rows]
+
     def _queue(self, receiver: str, incident: Incident) -> None:
         """Queue the message and a thread entry; with the first message also the check reports there are."""
         incident_id = incident.id
@@ -354,10 +359,9 @@ class IncidentStore:
             " SELECT ?1, count(*) + 1, ?2, ?3 FROM check_reports WHERE incident = ?1 RETURNING number",
             (report.incident, _encode(report.lines), report.plot),
         ).fetchone()
-        rows = self._db.execute("SELECT receiver FROM deliveries WHERE incident = ?", (report.incident,)).fetchall()
-        for (receiver,) in rows:
+        for receiver in self._receivers_of(report.incident):
+            queue_check_report(self._db, receiver, report.incident, number)
             if receiver in self._receivers:
-                queue_check_report(self._db, receiver, report.incident, number)
                 yield receiver
 
 

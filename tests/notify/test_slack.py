@@ -444,3 +444,16 @@ def test_clipped_text_is_escaped_and_within_its_limit(text: str, limit: int) -> 
     shown = clipped(text, limit)
     assert len(shown) <= limit
     assert blockkit.text_problem(shown) is None
+
+
+def test_a_first_message_is_found_in_the_channel_of_another_route(slack: Workspace) -> None:
+    """The incident became critical while the answer was lost."""
+
+    def route(incident: Incident) -> str:
+        return "#payments" if incident.severity is Severity.CRITICAL else "#alerts"
+
+    receiver = Slack(slack.token, route, own_channels=["#alerts", "#payments", "#nowhere"], base_url=slack.url)
+    handle = receiver.deliver(samples.message(samples.incident(severity=Severity.WARNING)), None)
+    raised = samples.message(samples.incident())
+    assert receiver.find(raised, None, SINCE) == handle
+    assert receiver.find(samples.message(samples.burst()), None, SINCE) is None

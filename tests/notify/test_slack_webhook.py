@@ -7,6 +7,7 @@ import pytest
 from agent.model.findings import Severity, Status
 from agent.notify.base import RateLimited, Refused, Unanswered
 from agent.notify.slack_webhook import Webhook
+from agent.render.thread import ThreadLog, thread_entry
 from testbed.slack import Slack as Workspace
 from testbed.slack_http import Response
 from tests import samples
@@ -112,3 +113,20 @@ def test_the_webhook_url_is_never_logged(webhook: Webhook, slack: Workspace, cap
 
 def test_a_webhook_cannot_find_messages(webhook: Webhook) -> None:
     assert webhook.find(samples.message(samples.incident()), None, 0) is None
+
+
+def test_an_incident_that_becomes_critical_is_posted_once(webhook: Webhook, slack: Workspace) -> None:
+    warned = samples.incident(severity=Severity.WARNING)
+    handle = webhook.deliver(samples.message(warned), None)
+    handle = webhook.deliver(samples.message(samples.incident()), handle)
+    lines, _ = thread_entry(ThreadLog(incident=warned), samples.incident())
+    assert lines == ("Severity raised to critical, was warning.",)
+    webhook.deliver(samples.message(samples.incident(), 1, lines), handle)
+    assert len(slack.messages()) == 2
+
+
+def test_what_may_have_been_posted_is_followed_by_how_it_is_now(webhook: Webhook, slack: Workspace) -> None:
+    handle = webhook.deliver(samples.message(), None)
+    webhook.deliver(samples.message(samples.recovered()), handle)  # its answer is lost
+    webhook.deliver(samples.message(samples.incident(), in_doubt=True), handle)
+    assert ["(RECOVERED)" in message.words for message in slack.messages()] == [False, True, False]

@@ -88,7 +88,7 @@ class Alertmanager(SingleChannel):
         self.refresh_interval = refresh_interval
         self._urls = [url.rstrip("/") for url in urls]
         self._caller, self._clock = caller, clock
-        self._failed: dict[str, str] = {}
+        self._failed: set[str] = set()
 
     def identify(self) -> str:
         """Return the version of each member and the state of the cluster. Raises NotDelivered."""
@@ -138,7 +138,7 @@ class Alertmanager(SingleChannel):
         alerts = [handle["alert"] for handle in handles if handle.get("alert") is not None]
         now = self._now()
         for begin in range(0, len(alerts), _BATCH):
-            self._post([self._lasting(alert, now) for alert in alerts[begin : begin + _BATCH]])
+            self._post([self._lasting(alert, now) for alert in alerts[begin : begin + _BATCH]], self._urls)
 
     def _now(self) -> int:
         return int(self._clock() * 1000)
@@ -146,22 +146,28 @@ class Alertmanager(SingleChannel):
     def _lasting(self, alert: dict[str, Any], now: int) -> dict[str, Any]:
         return {**alert, "endsAt": rfc3339(now + LASTS * self.refresh_interval)}
 
-    def _post(self, alerts: Sequence[dict[str, Any]]) -> None:
-        """Send to all members; one that fails gets the alerts that last with the next refresh. Raises NotDelivered."""
+    def _post(self, alerts: Sequence[dict[str, Any]], members: Sequence[str] = ()) -> None:
+        """Send to members, by default to those that did not fail last; one must take it. Raises NotDelivered.
+
+        One that failed gets the alerts that last with the next refresh: its time limit would delay all others.
+        """
         body = msgspec.json.encode(alerts)
         errors: dict[str, NotDelivered] = {}
-        for url in self._urls:
+        members = members or [url for url in self._urls if url not in self._failed] or self._urls
+        for url in members:
             try:
                 self._caller.post(f"{url}/api/v2/alerts", body)
             except NotDelivered as error:
                 errors[url] = error
-        if len(errors) == len(self._urls):
+            else:
+                self._failed.discard(url)
+        if len(errors) == len(members):
+            self._failed.update(errors)
             first = next(iter(errors.values()))
             raise next((error for error in errors.values() if isinstance(error, Unanswered)), first)
-        reasons = {url: str(error) for url, error in errors.items()}
-        for url in reasons.keys() - self._failed.keys():
-            log.warning("alertmanager_member_failed", receiver=self.name, reason=reasons[url])
-        self._failed = reasons
+        for url in errors.keys() - self._failed:
+            log.warning("alertmanager_member_failed", receiver=self.name, reason=str(errors[url]))
+        self._failed.update(errors)
 
 
 def _ended(alert: dict[str, Any], incident: Incident | None, now: int) -> dict[str, Any]:

@@ -149,8 +149,8 @@ class Email(SingleChannel):
         is_note = message.number > 0
         if is_note and not is_reminder(message.lines):
             return known
-        is_incident = not message.is_digest and not message.is_report
-        if not is_note and is_incident and repeat(message.incident, known) not in _SENT:
+        is_update = not is_note and not message.is_digest and not message.is_report and not message.in_doubt
+        if is_update and repeat(message.incident, known) not in _SENT:
             return known
         mails = known.get("mails", 0)
         subject = known.get("subject") or _cut(message.report.headline)

@@ -130,10 +130,10 @@ def _due(message: Message, handle: Handle | None) -> Iterator[str]:
     if state["over"]:
         if handle is None:  # what is over already must be in the service's history too
             yield "trigger"
-        if not known.get("over"):
+        if message.in_doubt or not known.get("over"):
             yield "resolve"
         return
-    is_new = not known or known["over"]
+    is_new = message.in_doubt or not known or known["over"]
     if (
         is_new
         or Severity(state["severity"]).rank > Severity(known["severity"]).rank

@@ -93,7 +93,7 @@ class Webhook(SingleChannel):
         if message.number > 0 and not (message.check_report and message.lines) and not is_reminder(message.lines):
             return last
         event = _event(message, last.get("event"))
-        if message.number == 0 and event == last.get("event") == "closed":
+        if message.number == 0 and event == last.get("event") == "closed" and not message.in_doubt:
             return last
         count = last.get("deliveries", 0)
         body = msgspec.json.encode(body_of(message, event))

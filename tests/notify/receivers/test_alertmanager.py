@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import structlog
 
 from agent.config.http_client import HttpClient
 from agent.model.findings import Severity, Status
@@ -205,3 +206,19 @@ def test_an_alert_that_fires_anew_notifies(receiver: Alertmanager) -> None:
     assert not receiver.notifies(samples.recovered(), fired)
     ended = receiver.deliver(samples.message(samples.recovered(warning)), fired)
     assert receiver.notifies(warning, ended)
+
+
+def test_a_member_that_fails_is_tried_with_each_refresh_only(server: AlertmanagerStandIn) -> None:
+    """Its time limit would delay the alerts of the others, so that they end."""
+    with AlertmanagerStandIn(NOW) as other:
+        receiver = make_receiver(server, other.url, server.url)
+        other.faults += [Fault(500), Fault(500)]
+        handles = [receiver.deliver(samples.message(samples.incident(id=f"INC-{number}")), None) for number in range(3)]
+        assert (len(server.firing), len(other.faults)) == (3, 1)
+        with structlog.testing.capture_logs() as logs:
+            receiver.refresh(handles)
+        assert (logs, other.firing, len(other.faults)) == ([], [], 0)
+        receiver.refresh(handles)
+        assert len(other.firing) == 3
+        receiver.deliver(samples.message(samples.incident(id="INC-3")), None)
+        assert len(other.firing) == len(server.firing) == 4

@@ -162,3 +162,27 @@ def test_a_lost_answer_is_in_doubt(server: SmtpStandIn, email: Email) -> None:
     server.faults.append(LOST)
     with pytest.raises(Unanswered, match="did not confirm"):
         email.deliver(samples.message(), None)
+
+
+def test_an_end_is_mailed_though_the_cause_was_found_after_the_first_mail(server: SmtpStandIn, email: Email) -> None:
+    handle = None
+    for incident in (
+        samples.incident(causes=()),
+        samples.incident(),
+        samples.recovered(),
+        samples.incident(),
+        samples.incident(merged_into="INC-B00257"),
+    ):
+        handle = email.deliver(samples.message(incident), handle)
+    first, recovered, reopened, merged = (mail.get_content().splitlines()[0] for mail in server.mails)
+    assert first == reopened
+    assert recovered.startswith("CRITICAL (RECOVERED) · ")
+    assert merged.startswith("CRITICAL (MERGED) · ")
+
+
+def test_what_may_have_been_mailed_is_followed_by_how_it_is_now(server: SmtpStandIn, email: Email) -> None:
+    handle = email.deliver(samples.message(samples.incident()), None)
+    email.deliver(samples.message(samples.recovered()), handle)  # its answer is lost
+    email.deliver(samples.message(samples.incident(), in_doubt=True), handle)
+    headlines = [mail.get_content().splitlines()[0] for mail in server.mails]
+    assert headlines[0] == headlines[2] != headlines[1]

@@ -16,6 +16,7 @@ from agent.notify.receivers.pagerduty import SUMMARY_LIMIT, PagerDuty
 from agent.notify.retries import FIRST_RETRY_MS
 from agent.storage.incidents import IncidentStore
 from agent.storage.outbox import Outbox
+from testbed.waiting import wait_until
 from tests import samples
 from tests.notify.dispatching import run_dispatcher, wait_until_delivered
 from tests.notify.receivers.standins import CLOSED, LATE, LOST, ROUTING_KEY, Fault, PagerDutyStandIn
@@ -198,3 +199,69 @@ def test_a_silenced_incident_that_reopens_pages_no_one(
     assert deliver(WARNING) == ["trigger", "resolve", "trigger"]
     outbox.close()
     store.close()
+
+
+@pytest.mark.parametrize("fault", [LOST, LATE, CLOSED, Fault(503)])
+def test_an_incident_that_turns_after_a_lost_answer_ends_as_it_is(
+    service: PagerDutyStandIn, pagerduty: PagerDuty, state_file: Path, fault: Fault
+) -> None:
+    clock = Clock()
+    dispatcher = Dispatcher(state_file, pagerduty, clock=clock)
+    with IncidentStore(state_file, [pagerduty.name]) as store:
+        outbox = Outbox(state_file, pagerduty.name)
+
+        def save(incident: Incident, *faults: Fault) -> dict[str, str]:
+            store.save(store.position + 1, [incident])
+            service.faults.extend(faults)
+            for _ in range(4):
+                dispatcher.deliver_due(outbox)
+                if not faults:
+                    clock.now += 60_000
+            return service.alerts
+
+        assert save(samples.incident()) == {ID: "triggered"}
+        save(samples.recovered(), fault)
+        assert save(samples.incident()) == {ID: "triggered"}
+        assert save(samples.recovered()) == {ID: "resolved"}
+        save(samples.incident(), fault)
+        assert save(samples.recovered()) == {ID: "resolved"}
+        assert store.pending() == 0
+        outbox.close()
+
+
+def test_without_the_state_file_patterns_still_select(
+    service: PagerDutyStandIn, state_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who had what is unknown then. The end is sent in any case: an alert may be there."""
+    receiver = make_receiver(service)
+    monkeypatch.setattr(receiver, "_accepts", lambda incident: incident.severity is Severity.CRITICAL)
+    clock = Clock()
+    with IncidentStore(state_file, [receiver.name]) as store:
+        store.mark_rebuilt(WARNING.opened_at + 1)
+        outbox, dispatcher = Outbox(state_file, receiver.name), Dispatcher(state_file, receiver, clock=clock)
+        for incident in (WARNING, replace(WARNING, title="another"), replace(WARNING, **OVER)):
+            assert service.actions == []
+            store.save(store.position + 1, [incident])
+            for _ in range(3):
+                dispatcher.deliver_due(outbox)
+        assert service.actions == ["resolve"]
+        store.save(store.position + 1, [replace(samples.incident(), id="INC-C0FFEE")])
+        dispatcher.deliver_due(outbox)
+        assert service.alerts["INC-C0FFEE"] == "triggered"
+        outbox.close()
+
+
+def test_a_receiver_that_was_taken_out_for_a_while_gets_what_happened_meanwhile(
+    service: PagerDutyStandIn, pagerduty: PagerDuty, state_file: Path
+) -> None:
+    names = ["slack", pagerduty.name]
+    versions = (samples.incident(), samples.recovered(), replace(samples.recovered(), status=Status.CLOSED))
+    for position, (receivers, incident) in enumerate(zip((names, ["slack"], ["slack"]), versions, strict=True)):
+        with IncidentStore(state_file, receivers) as store:
+            assert store.save(position, [incident]) == set(receivers)
+            if pagerduty.name in receivers:
+                with run_dispatcher(state_file, pagerduty):
+                    wait_until(lambda: service.alerts == {ID: "triggered"}, "the alert")
+    with IncidentStore(state_file, [pagerduty.name]) as store, run_dispatcher(state_file, pagerduty):
+        wait_until_delivered(store)
+    assert service.alerts == {ID: "resolved"}

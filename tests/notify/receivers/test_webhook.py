@@ -160,3 +160,10 @@ def test_a_lost_answer_doubles_nothing(
             dispatcher.wake()
             wait_until_delivered(store)
     assert endpoint.events == ["opened", "closed"]
+
+
+def test_an_incident_that_ends_again_after_a_lost_answer_is_closed(webhook: Webhook, endpoint: WebhookStandIn) -> None:
+    handle = webhook.deliver(samples.message(samples.recovered()), webhook.deliver(samples.message(), None))
+    webhook.deliver(samples.message(samples.incident()), handle)  # its answer is lost
+    webhook.deliver(samples.message(samples.recovered(), in_doubt=True), handle)
+    assert endpoint.events == ["opened", "closed", "opened", "closed"]
