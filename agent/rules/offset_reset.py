@@ -76,7 +76,13 @@ class OffsetReset(TopicRule, EventRule):
         later = facts.history(LogLine, *_line_key(scope, self.TARGET_PATTERN)).between(
             line.at - 1, line.at + LATENESS_MS
         )
-        return next((line.values["to"] for line in later if "offset" not in line.values and "to" in line.values), None)
+        targets = (found for found in later if "offset" not in found.values and "to" in found.values)
+        return next((found.values["to"] for found in targets if _may_have_same_group(found, line)), None)
+
+
+def _may_have_same_group(one: LogLine, other: LogLine) -> bool:
+    """Return whether the lines may be of one consumer: newer clients write the group."""
+    return len({one.values.get("group"), other.values.get("group")} - {None}) <= 1
 
 
 def _line_key(scope: Scope, pattern: str) -> tuple[str | int | None, ...]:

@@ -135,6 +135,10 @@ class TailedFile:
         lines = raw.decode(detect_codec(self._encoding, raw).name, "replace").split("\n")
         return next((at for line in lines if (at := parse_timestamp(line, _UTC, 0)) is not None), 0)
 
+    def begins_like(self, other: "TailedFile") -> bool:
+        """Return whether it has the beginning of another file, and at least what was read of that."""
+        return self._file is not None and other.head_bytes > 0 and other._matches(self._file, other.position)  # noqa: SLF001
+
     def close(self) -> None:
         """Close the file; it may be attached again."""
         if self._file is not None:

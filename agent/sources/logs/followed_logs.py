@@ -112,6 +112,11 @@ class FollowedLog:
         """The file to read first."""
         return self.files[0]
 
+    @property
+    def resumed_from(self) -> TailedFile:
+        """The file from which a later run goes on: the one before, as long as nothing is in the new one."""
+        return self.file if self.file.head_bytes or self.previous is None else self.previous
+
     def all_files(self) -> list[TailedFile]:
         """Return all files it holds, the previous one included."""
         return [*self.files, *([] if self.previous is None else [self.previous])]
@@ -172,16 +177,20 @@ class FollowedLog:
                     log.warning("log_file_lost", log=self.path, read_bytes=old.position)
             is_known = is_found and old.head_bytes
             since = old.modified_at() if is_known else self._seen_at
-            self.files += self._open_rotated(since, encoding, new, begun=old.begins_at() if is_known else 0)
+            before = old if is_known else self.previous
+            self.files += self._open_rotated(since, encoding, new, before=before)
         self.files.append(new)
 
-    def _open_rotated(self, since: int, encoding: str, *others: TailedFile, begun: int = 0) -> list[TailedFile]:
+    def _open_rotated(
+        self, since: int, encoding: str, *others: TailedFile, before: TailedFile | None = None
+    ) -> list[TailedFile]:
         """Open the rotated files that were written to after `since`, ns, and are held neither here nor in `others`.
 
-        begun: time of the first entry of the file that was rotated first, ms, if known: its writer may have continued
-        after later files were rotated, so that its modification time is no bound.
+        before: the file that was rotated first, if known. Its writer may have continued after later files were rotated,
+        so that its modification time is no bound: they begin later. Copies of it are left out.
         """
         held = {file.inode for file in (*self.all_files(), *others)}
+        begun = 0 if before is None else before.begins_at()
         found: list[tuple[int, TailedFile]] = []
         seen_at = self._seen_at
         for path in list_rotated(self.path):
@@ -191,8 +200,11 @@ class FollowedLog:
                     continue
                 file = TailedFile.open(str(path), encoding)
                 begins_at = file.begins_at()
-                if stat.st_mtime_ns > since or (begun and begins_at > begun):
+                is_later = stat.st_mtime_ns > since or (begun and begins_at > begun)
+                is_copy = before is not None and begun and begins_at == begun and file.begins_like(before)
+                if is_later and not is_copy:
                     found.append((begins_at, file))
+                    held.add(file.inode)
                     self._seen_at = stat.st_mtime_ns
                 else:
                     file.close()
@@ -258,6 +270,11 @@ _TOO_MANY_FILES = (
 )
 
 
+def describe_missing(pattern: str) -> str:
+    """Return why a pattern is unavailable that no file matches."""
+    return f"no file matches {pattern}"
+
+
 def describe_refusal(path: str, reason: str | None) -> str:
     """Return why a file cannot be followed."""
     return f"cannot read {path}: {reason}"
@@ -285,18 +302,22 @@ class FollowedLogs:
         *,
         is_first_run: bool,
         is_refused: Callable[[str], bool] = lambda _: False,
+        is_missing: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """Continue from `known`: how far files were read before this run, except those that no pattern finds any more.
 
         is_first_run: whether no file has ever been looked for; if any is known, the patterns that find none are new.
-        is_refused: whether a file that is not known could not be followed when the last run ended.
+        is_refused: whether a file that is not known could not be followed when the last run ended. is_missing: whether
+        a pattern had no file then.
         """
         self._patterns, self._encoding = patterns, encoding
         known = list(known)
         self._new_patterns = {
             pattern
             for pattern in patterns
-            if (known or is_first_run) and not any(is_path_of(pattern, known_file.log) for known_file in known)
+            if (known or is_first_run)
+            and not is_missing(pattern)
+            and not any(is_path_of(pattern, known_file.log) for known_file in known)
         }
         self._logs = {
             known_file.log: FollowedLog(
@@ -320,11 +341,12 @@ class FollowedLogs:
         found: dict[str, bool] = {}  # whether only new patterns find it
         for pattern in self._patterns:
             matching = sorted(find_paths(pattern))
-            paths = [path for path in matching if not Path(path).is_dir()]
+            # Unlike Path.is_dir(), this raises nothing if a link leads to what may not be looked at.
+            paths = [path for path in matching if not os.path.isdir(path)]  # noqa: PTH112
             for path in paths:
                 found[path] = found.get(path, True) and pattern in self._new_patterns
             if not paths:
-                unavailable[pattern] = f"no file matches {pattern}"
+                unavailable[pattern] = describe_missing(pattern)
         for followed in self:
             if is_rotated(followed.path, found):  # the log it belongs to was not there yet
                 self._drop(followed)

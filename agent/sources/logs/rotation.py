@@ -1,5 +1,6 @@
 """Log rotation: which files were rotated from a log, by their names, and where a file has gone."""
 
+import os
 import re
 from collections.abc import Container
 from contextlib import suppress
@@ -16,10 +17,11 @@ def list_rotated(path: str) -> list[Path]:
 
     Compressed files are left out.
     """
-    name = Path(path).name
+    names = {Path(path).name, Path(os.path.realpath(path)).name}
     found = []
     for file in _siblings(path):
-        if file.name.startswith(name) and not is_compressed(file.name) and _ROTATED.fullmatch(file.name[len(name) :]):
+        rests = (file.name[len(name) :] for name in names if file.name.startswith(name))
+        if not is_compressed(file.name) and any(map(_ROTATED.fullmatch, rests)):
             with suppress(OSError):
                 found.append((file.stat().st_mtime_ns, file))
     return [file for _, file in sorted(found)]
@@ -67,7 +69,11 @@ def _try_attach(file: TailedFile, path: Path, *, copied: bool) -> bool:
 
 
 def _siblings(path: str) -> list[Path]:
-    try:
-        return [file for file in Path(path).parent.iterdir() if str(file) != path]
-    except OSError:
-        return []
+    """Return the other files beside a log, and beside the file that it leads to if it is a link."""
+    target = Path(os.path.realpath(path))
+    folders = {Path(path).parent.resolve(): Path(path).parent, target.parent: target.parent}
+    found: list[Path] = []
+    for folder in folders.values():
+        with suppress(OSError):
+            found += [file for file in folder.iterdir() if file not in (Path(path), target)]
+    return found

@@ -15,7 +15,7 @@ from agent.model.observations.base import Availability, Observation, Unavailable
 from agent.model.observations.logs import LogFile, LogLine
 from agent.sources.availability import SOURCE, AvailabilityTracker
 from agent.sources.base import HEARTBEAT_MS, ChangeDetector, Emit
-from agent.sources.logs.followed_logs import FollowedLog, FollowedLogs, was_refused
+from agent.sources.logs.followed_logs import FollowedLog, FollowedLogs, describe_missing, was_refused
 from agent.sources.logs.matcher import MatchedLine, Matcher
 from agent.sources.logs.patterns import SHIPPED, Pattern, find_component
 from agent.sources.logs.timestamps import TimeZoneCheck, parse_timestamp
@@ -28,7 +28,9 @@ _MAX_HEADER = 200
 """How many characters are reported of a line, and of the first line of its entry."""
 
 _MAX_REASONS = 3
-"""How many unavailable paths are named."""
+"""How many unavailable paths are named, besides the configured patterns."""
+
+_AND = "; "
 
 log = structlog.get_logger(__name__)
 
@@ -69,13 +71,16 @@ class LogSource:
             ChangeDetector(availability),
         )
         self._emitted = {file.log: file for file in files}
-        unavailable = " ".join(fact.reason for fact in availability if isinstance(fact, Unavailable))
+        reasons = [fact.reason for fact in availability if isinstance(fact, Unavailable)]
+        unavailable = " ".join(reasons)
+        missing = {text for reason in reasons for text in reason.split(_AND)}
         self._logs = FollowedLogs(
             settings.paths,
             settings.encoding,
             files,
             is_first_run=not (files or availability),
             is_refused=lambda path: was_refused(path, unavailable),
+            is_missing=lambda pattern: describe_missing(pattern) in missing,
         )
         self._turn = 0
         self._undecodable: set[str] = set()
@@ -89,9 +94,12 @@ class LogSource:
                 return
             unavailable = self._logs.refresh()
             self._forget_unfollowed()
-            reasons = [*unavailable.values(), *self._check_time_zone()]
-            more = [f"{len(reasons) - _MAX_REASONS} more"] if reasons[_MAX_REASONS:] else []
-            reason = "; ".join([*reasons[:_MAX_REASONS], *more])
+            paths = self._settings.paths
+            configured = [unavailable[path] for path in paths if path in unavailable]
+            others = [reason for place, reason in unavailable.items() if place not in paths]
+            more = [f"{len(others) - _MAX_REASONS} more"] if others[_MAX_REASONS:] else []
+            reasons = [*configured, *self._check_time_zone(), *others[:_MAX_REASONS], *more]
+            reason = _AND.join(reasons)
             changes = self._changes.changes(self._availability.update(now_ms(), {SOURCE: reason} if reasons else {}))
             if changes:
                 self._emit(changes)
@@ -196,7 +204,7 @@ class LogSource:
 
     def _record_position(self, followed: FollowedLog, now: int) -> LogFile:
         """Return how far the log has been read, and remember it as emitted."""
-        file = followed.file
+        file = followed.resumed_from
         position = LogFile(
             at=now,
             cluster=self.cluster,
@@ -212,13 +220,13 @@ class LogSource:
     def _is_due(self, followed: FollowedLog, now: int) -> bool:
         """Return whether the position must be emitted: of a new or truncated file, or as a heartbeat."""
         emitted = self._emitted.get(followed.path)
-        if emitted is None or emitted.inode != followed.file.inode:
+        if emitted is None or emitted.inode != followed.resumed_from.inode:
             return True
-        return followed.file.position < emitted.read or now - emitted.at >= HEARTBEAT_MS
+        return followed.resumed_from.position < emitted.read or now - emitted.at >= HEARTBEAT_MS
 
     def _has_moved(self, followed: FollowedLog) -> bool:
-        emitted = self._emitted.get(followed.path)
-        return emitted is None or (emitted.inode, emitted.read) != (followed.file.inode, followed.file.position)
+        emitted, file = self._emitted.get(followed.path), followed.resumed_from
+        return emitted is None or (emitted.inode, emitted.read) != (file.inode, file.position)
 
     def _warn_undecodable(self, path: str, count: int) -> None:
         """Log once per file that it is not in the configured encoding."""

@@ -481,3 +481,92 @@ def test_file_rotated_while_down_is_read_despite_late_writes(agent: Agent, tmp_p
 
 def _at(hour: int, number: int) -> str:
     return RESET.replace(" 06:", f" {hour:02}:").format(number)
+
+
+def test_a_link_that_cannot_be_looked_at_hides_no_other(agent: Agent, tmp_path: Path) -> None:
+    (tmp_path / "a.log").symlink_to("n" * 300)  # no file may have so long a name
+    other = tmp_path / "b.log"
+    other.touch()
+    source = agent.start(tmp_path / "*.log")
+    _append(other, RESET.format(1))
+    source.poll()
+    assert agent.offsets() == ["1"]
+    (reason,) = [fact.reason for fact in agent.emitted() if isinstance(fact, Unavailable)]
+    assert reason == f"cannot read {tmp_path}/a.log: {os.strerror(errno.ENAMETOOLONG)}"
+
+
+@pytest.mark.parametrize("is_server_ahead", [False, True])
+def test_a_rotated_file_is_not_read_again_while_the_new_one_is_empty(
+    agent: Agent, tmp_path: Path, *, is_server_ahead: bool
+) -> None:
+    """Its writer goes on for a moment, or the file server's clock is ahead of the agent's."""
+    path, rotated = tmp_path / "server.log", tmp_path / "server.log.1"
+    path.touch()
+    source = agent.start(path)
+    for number in (1, 2):
+        _append(path, RESET.format(number))
+        source.poll()
+    path.rename(rotated)
+    path.touch()
+    agent.now = path.stat().st_mtime_ns // 1_000_000 - (5_000 if is_server_ahead else 0)
+    source.poll()
+    if not is_server_ahead:
+        _append(rotated, RESET.format(3))
+        os.utime(rotated, ns=(0, (agent.now + 1_000) * 1_000_000))
+    source.close()
+    expected = ["1", "2"] if is_server_ahead else ["1", "2", "3"]
+    source = agent.start(path)
+    assert agent.offsets() == expected
+    _append(path, RESET.format(4))
+    source.poll()
+    assert agent.offsets() == [*expected, "4"]
+
+
+def test_a_copy_of_a_rotated_file_is_not_read(agent: Agent, tmp_path: Path) -> None:
+    path, rotated, copy = tmp_path / "server.log", tmp_path / "server.log.1", tmp_path / "server.log.1.bak"
+    path.touch()
+    source = agent.start(path)
+    _append(path, RESET.format(1))
+    source.poll()
+    path.rename(rotated)
+    path.touch()
+    source.poll()
+    copy.write_bytes(rotated.read_bytes())
+    later = path.stat().st_mtime_ns + 1_000_000_000
+    os.utime(copy, ns=(later, later))
+    source.poll()
+    _append(path, RESET.format(2))
+    os.utime(path, ns=(later + 1, later + 1))
+    source.poll()
+    assert agent.offsets() == ["1", "2"]
+
+
+@pytest.mark.parametrize("more", [0, 5])
+def test_the_first_file_of_a_pattern_is_read_if_it_was_made_while_down(agent: Agent, tmp_path: Path, more: int) -> None:
+    known, made = tmp_path / "a.log", tmp_path / "b" / "c.log"
+    known.touch()
+    made.parent.mkdir()
+    patterns = (known, made.parent / "*.log", *(tmp_path / f"{number}" / "*.log" for number in range(more)))
+    agent.start(*patterns).close()
+    _append(made, RESET.format(1))
+    agent.start(*patterns)
+    assert agent.offsets() == ["1"]
+
+
+def test_a_log_behind_a_link_is_read_to_its_end_after_a_rotation_while_down(agent: Agent, tmp_path: Path) -> None:
+    """As the kubelet has it: links in one folder lead to the files in others, where they are rotated."""
+    target, link = tmp_path / "pods" / "0.log", tmp_path / "containers" / "x.log"
+    for path in (target, link):
+        path.parent.mkdir()
+    target.touch()
+    link.symlink_to(target)
+    source = agent.start(link.parent / "*.log")
+    _append(target, RESET.format(1))
+    source.poll()
+    source.close()
+    _append(target, RESET.format(2))
+    target.rename(target.with_name("0.log.20261121-120000"))
+    _append(target, RESET.format(3))
+    agent.start(link.parent / "*.log")
+    assert agent.offsets() == ["1", "2", "3"]
+    assert {line.log for line in agent.lines()} == {str(link)}
