@@ -80,9 +80,9 @@ class OffsetReset(TopicRule, EventRule):
         return next((found.values["to"] for found in targets if _may_have_same_group(found, line)), None)
 
 
-def _may_have_same_group(one: LogLine, other: LogLine) -> bool:
+def _may_have_same_group(line: LogLine, other: LogLine) -> bool:
     """Return whether the lines may be of one consumer: newer clients write the group."""
-    return len({one.values.get("group"), other.values.get("group")} - {None}) <= 1
+    return len({line.values.get("group"), other.values.get("group")} - {None}) <= 1
 
 
 def _line_key(scope: Scope, pattern: str) -> tuple[str | int | None, ...]:

@@ -69,12 +69,14 @@ def find_first_line_end(raw: bytes, codec: Codec) -> int:
 class Block(NamedTuple):
     """Complete lines.
 
-    encoding: of the lines, ASCII-compatible. undecodable: how many bytes are invalid in the file's encoding.
+    encoding: of the lines, ASCII-compatible. undecodable: how many bytes are invalid in the file's encoding. size: how
+    many bytes of the file were read for them.
     """
 
     lines: bytes
     encoding: str
     undecodable: int
+    size: int
 
 
 class TailedFile:
@@ -87,6 +89,8 @@ class TailedFile:
     def __init__(self, encoding: str, inode: int, position: int = 0, head: str = "", head_bytes: int = 0) -> None:
         """Create a file known from before, not open."""
         self.inode, self.position, self.head, self.head_bytes = inode, position, head, head_bytes
+        self.device: int | None = None
+        """The file system that the inode is of, once the file was opened."""
         self.header = ""
         self._encoding = encoding
         self._file: int | None = None
@@ -96,8 +100,9 @@ class TailedFile:
     def open(cls, path: str, encoding: str) -> "TailedFile":
         """Open the file at `path`, to be read from its start. Raises OSError."""
         file = _open(path)
-        tailed = cls(encoding, os.fstat(file).st_ino)
-        tailed._file = file
+        status = os.fstat(file)
+        tailed = cls(encoding, status.st_ino)
+        tailed._file, tailed.device = file, status.st_dev
         tailed._update_head()
         return tailed
 
@@ -148,16 +153,13 @@ class TailedFile:
     def attach(self, path: str, *, copied: bool = False) -> bool:
         """Continue with the file at `path` if it is this one (or, if `copied`, a copy of it). Raises OSError."""
         file = _open(path)
-        inode = os.fstat(file).st_ino
-        if (
-            copied == (inode == self.inode)
-            or (copied and not self.head_bytes)
-            or not self._matches(file, self.position)
-        ):
+        status = os.fstat(file)
+        is_this = status.st_ino == self.inode and self.device in (None, status.st_dev)
+        if copied == is_this or (copied and not self.head_bytes) or not self._matches(file, self.position):
             os.close(file)
             return False
         self.close()
-        self._file, self.inode = file, inode
+        self._file, self.inode, self.device = file, status.st_ino, status.st_dev
         self._look_back()
         return True
 
@@ -183,6 +185,7 @@ class TailedFile:
         if not raw or not self._matches(self._file, self.position + len(raw)):
             return None
         self._update_head()
+        start = self.position
         codec = detect_codec(self._encoding, os.pread(self._file, 4, 0))
         if codec.is_ascii_compatible and raw.startswith(b"\0"):  # left by a writer that did not notice a truncation
             size = len(raw)
@@ -193,20 +196,20 @@ class TailedFile:
             begin = find_first_line_end(raw, codec)
             if not begin:
                 self.position += len(raw) // 4 * 4
-                return Block(b"", codec.name, 0) if len(raw) >= 4 else None
+                return Block(b"", codec.name, 0, self.position - start) if len(raw) >= 4 else None
             self._is_within_line = False
         end = find_last_line_end(raw, codec)
         if not end:
             if len(raw) < BLOCK:
-                return None if raw else Block(b"", codec.name, 0)
+                return None if raw else Block(b"", codec.name, 0, self.position - start)
             self._is_within_line = True
             end = len(raw)
         self.position += end
         lines = raw[begin : min(end, begin + 4 * MAX_LINE) if self._is_within_line else end]
         if codec.is_ascii_compatible:
-            return Block(lines, codec.name, 0)
+            return Block(lines, codec.name, 0, self.position - start)
         text = lines.decode(codec.name, "replace")
-        return Block(text.encode(errors="replace"), "utf-8", text.count("\ufffd"))
+        return Block(text.encode(errors="replace"), "utf-8", text.count("\ufffd"), self.position - start)
 
     def _matches(self, file: int, size: int) -> bool:
         """Return whether `file` begins like this one and has at least `size` bytes."""

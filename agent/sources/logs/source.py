@@ -135,7 +135,7 @@ class LogSource:
                 continue
             waiting.append(followed)
             file, block = read
-            budget -= len(block.lines)
+            budget -= block.size
             if block.lines:
                 lines, file.header = self._matcher.find_lines(block.lines, block.encoding, file.header)
                 self._emit_lines(followed, lines)

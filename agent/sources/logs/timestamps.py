@@ -53,9 +53,9 @@ def begins_entry(line: str) -> bool:
 def parse_timestamp(line: str, zone: ZoneInfo, seen_at: int) -> int | None:
     """Return the time at the start of a line, ms, or None if there is none or it is invalid.
 
-    zone: of timestamps that name none. When clocks are set back, an hour occurs twice: the later occurrence that is not
-    after `seen_at` (ms), when the line was read, is taken. When they are set forward, the missing hour is taken as the
-    one after it (PEP 495).
+    zone: of timestamps that name none. When clocks are set back, an hour occurs twice: the later occurrence is taken,
+    unless it is after `seen_at` (ms), when the line was read, by more than clocks differ. When they are set forward,
+    the missing hour is taken as the one after it (PEP 495).
     """
     match = _match(line)
     if match is None:
@@ -70,7 +70,7 @@ def parse_timestamp(line: str, zone: ZoneInfo, seen_at: int) -> int | None:
     except ValueError:
         return None
     earlier, later = ((folded - _EPOCH) // _MS for folded in (moment, moment.replace(fold=1)))
-    return later if earlier < later <= seen_at else earlier
+    return later if earlier < later <= seen_at + _EARLY_MS else earlier
 
 
 def has_zone(line: str) -> bool:

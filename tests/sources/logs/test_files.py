@@ -1,10 +1,12 @@
 """Encodings of log files and where their lines end."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.sources.logs.files import detect_codec, find_first_line_end, find_last_line_end
+from agent.sources.logs.files import TailedFile, detect_codec, find_first_line_end, find_last_line_end
 
 
 @given(st.sampled_from(["utf-8", "latin-1", "cp1252", "utf-16", "utf-16-le", "utf-16-be", "utf-32"]), st.text())
@@ -23,3 +25,14 @@ def test_lines_end_where_the_encoding_ends_them(encoding: str, text: str) -> Non
 )
 def test_ascii_compatible_encodings_are_recognized(encoding: str, *, is_compatible: bool) -> None:
     assert detect_codec(encoding, b"").is_ascii_compatible == is_compatible
+
+
+def test_the_same_inode_of_another_file_system_is_another_file(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    path.touch()
+    file = TailedFile.open(str(path), "utf-8")
+    assert file.attach(str(path))
+    assert file.device is not None
+    file.device += 1  # as if it had been opened there
+    assert not file.attach(str(path))
+    file.close()

@@ -570,3 +570,21 @@ def test_a_log_behind_a_link_is_read_to_its_end_after_a_rotation_while_down(agen
     agent.start(link.parent / "*.log")
     assert agent.offsets() == ["1", "2", "3"]
     assert {line.log for line in agent.lines()} == {str(link)}
+
+
+def test_a_hole_counts_towards_the_limit_of_a_poll(
+    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_files, "BLOCK", 4096)
+    monkeypatch.setattr(logs, "BYTES_PER_POLL", 16_384)
+    path = tmp_path / "server.log"
+    path.touch()
+    source = agent.start(path)
+    with path.open("r+b") as file:
+        file.seek(100_000)
+        file.write(RESET.format(1).encode())
+    for _ in range(6):
+        source.poll()
+        assert agent.offsets() == []
+    source.poll()
+    assert agent.offsets() == ["1"]
