@@ -98,7 +98,10 @@ def reader(subject: Mapping[str, Any]) -> str:
 
 
 def observed_part(subject: Mapping[str, Any]) -> str:
-    """Return what a source reads, by the named keys: group g on t[3] of main, cluster main, all of [logs.brokers]."""
+    """Return what a source reads, by the named keys: group g on t[3] of main, cluster main, all of [logs.brokers].
+
+    A Flink job is named as a group is.
+    """
     cluster = str(subject.get("cluster", "?"))
     table = {"logs": "logs", "streams_metrics": "streams"}.get(subject.get("source", ""))
     if table is not None:
@@ -108,7 +111,8 @@ def observed_part(subject: Mapping[str, Any]) -> str:
     if patterns:
         return f"{' and '.join(patterns)} of {cluster}"
     place = topic if partition is None else f"{topic}[{partition}]"
-    named = [*([f"group {group}"] if group is not None else []), *([str(place)] if topic is not None else [])]
+    noun = "job" if subject.get("source") == "flink" else "group"
+    named = [*([f"{noun} {group}"] if group is not None else []), *([str(place)] if topic is not None else [])]
     return f"{' on '.join(named)} of {cluster}" if named else f"cluster {cluster}"
 
 

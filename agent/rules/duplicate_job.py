@@ -1,6 +1,6 @@
 """duplicate_job: two jobs of the same name run at the same time."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import ClassVar
 
@@ -62,6 +62,8 @@ class DuplicateJob(Rule):
                 by_name.setdefault(last.name, []).append(last.job)
         for name, jobs in by_name.items():
             for pair in combinations(jobs, 2):
+                if not _may_overlap(scope.cluster, pair, facts):
+                    continue
                 for interval in _both_running(scope.cluster, pair, facts):
                     known_at = self._known_at(scope.cluster, name, pair, interval, facts)
                     if known_at is not None:
@@ -109,6 +111,17 @@ def _both_running(cluster: str, pair: tuple[str, str], facts: Facts) -> Iterator
         return (running and all(is_listed(facts, cluster, job, at) for job in pair)) or None
 
     return intervals_over([*histories, facts.history(JobListing, cluster)], is_running)
+
+
+def _may_overlap(cluster: str, pair: tuple[str, str], facts: Facts) -> bool:
+    """Return whether both may have run at once, by their first and last states alone: of jobs in succession none do."""
+    first, second = (facts.history(FlinkJob, cluster, job).changes for job in pair)
+    return not (_is_over(first, second[0].at) or _is_over(second, first[0].at))
+
+
+def _is_over(states: Sequence[FlinkJob], at: int) -> bool:
+    """Return whether the job had ended for good by that moment."""
+    return states[-1].ended and states[-1].at <= at
 
 
 def _partitions_read(flink: str, job: str, facts: Facts, at: int) -> set[tuple[str, str, int]]:

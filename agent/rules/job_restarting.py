@@ -9,7 +9,7 @@ from pydantic import Field
 
 from agent.engine.condition_rule import find_repetitions, intervals_over
 from agent.engine.facts import Facts
-from agent.engine.history import FLOOR, History
+from agent.engine.history import FLOOR, LONG_AGO, History
 from agent.engine.rule import Advice, Rule, Scope, recovered
 from agent.model.config_types import PositiveDuration, duration_text
 from agent.model.findings import Finding, reader
@@ -21,6 +21,8 @@ from agent.rules.queries.partitions import earliest
 
 _STARTING = ("CREATED", "INITIALIZING", "RECONCILING", "RESTARTING", "FAILING")
 _STABLE_MS = 30_000
+_CACHED_MS = 10_000
+"""How long after the state RESTARTING its time may be shown: web.refresh-interval (3 s) and a few polls."""
 
 
 class JobRestarting(Rule):
@@ -100,11 +102,7 @@ class JobRestarting(Rule):
 
     def _repeated_restarts(self, history: History[FlinkJob]) -> list[FlinkJob]:
         changes = history.changes
-        restarts = [
-            index
-            for index, (before, after) in enumerate(pairwise(changes), 1)
-            if _has_restarted(before, after) and not _is_rescaled(changes, index)
-        ]
+        restarts = [index for index in _find_restarts(changes) if not _is_rescaled(changes, index)]
 
         def are_enough(recent: list[int]) -> bool:
             times = [changes[index].at for index in recent[-self.restarts :]]
@@ -139,15 +137,27 @@ def _is_stuck(history: History[FlinkJob], at: int) -> bool | None:
     if job is None or _is_healthy(job) or _is_restoring(job) or job.state not in (*_STARTING, "RUNNING"):
         return None
     if job.state == "RUNNING" and job.tasks_running:
-        return any(earlier.tasks and _is_healthy(earlier) for earlier in history.before(at, FLOOR)) or None
+        # The tasks of a batch job become more with each stage that is scheduled (AdaptiveBatchScheduler).
+        earlier = history.before(at, FLOOR)
+        return any(before.tasks >= job.tasks and _is_healthy(before) for before in earlier) or None
     return True
 
 
-def _has_restarted(before: FlinkJob, after: FlinkJob) -> bool:
-    """Return whether the job was restarted, or began to be; FAILING is the beginning of RESTARTING."""
-    if after.restarting_at is not None and after.restarting_at != before.restarting_at:
-        return before.state != "FAILING"
-    return before.state == "RUNNING" and after.state in ("RESTARTING", "FAILING")
+def _find_restarts(changes: Sequence[FlinkJob]) -> Iterator[int]:
+    """Yield where the job was restarted, or began to be; FAILING is the beginning of RESTARTING.
+
+    The time of a restart may be shown some seconds after its state: JobManagers cache it, the states they do not.
+    """
+    dated_until = LONG_AGO
+    for index, (before, after) in enumerate(pairwise(changes), 1):
+        is_dated = after.restarting_at is not None and after.restarting_at != before.restarting_at
+        if before.state == "RUNNING" and after.state in ("RESTARTING", "FAILING"):
+            dated_until = LONG_AGO if is_dated else after.at + _CACHED_MS
+            yield index
+        elif is_dated:
+            if after.at > dated_until and before.state != "FAILING":
+                yield index
+            dated_until = LONG_AGO
 
 
 def _is_rescaled(changes: Sequence[FlinkJob], index: int) -> bool:

@@ -163,7 +163,10 @@ class JobResurrected(Rule):
 
         def remains(at: int) -> bool | None:
             graph, state = graphs.as_of(at), states.as_of(at)
-            return (graph is not None and graph.made_at is not None and state is not None and state.ended) or None
+            if graph is None or graph.made_at is None or state is None or not state.ended:
+                return None
+            at_end = graphs.as_of(state.at)
+            return at_end is None or at_end.made_at == graph.made_at or None  # else of the next run under the same id
 
         for interval in intervals_over([graphs, states], remains):
             begin = interval.begin

@@ -59,19 +59,22 @@ class Jobs:
         self._cluster, self._settings, self._topics = cluster, settings, topics
         self._states: dict[str, _JobState] = {}
         self.failure: str | None = None
+        self.refusals: dict[str, str] = {}
+        """Why single jobs have been refused for long, by their names, while others are answered."""
 
     def poll(self, listing: LeaderListing, deadline: float) -> list[Observation]:
         """Return the jobs' states, then their checkpoints, then their positions.
 
         deadline: of time.monotonic(); what is read of a job begins before it, and has the whole timeout.
         """
-        self.failure = None
+        refused_before = self.refusals
+        self.failure, self.refusals = None, {}
         now = now_ms()
         jobs: list[Observation] = []
         checkpoints: list[Observation] = []
         positions: list[Observation] = []
         watched = [job for job in listing.jobs if self._settings.jobs.match(job.name)]
-        in_time = True
+        in_time, asked = True, set[str]()
         # Jobs that the last poll's deadline skipped come first.
         for job in sorted(watched, key=lambda job: not self._state_of(job).was_skipped):
             state = self._state_of(job)
@@ -80,12 +83,18 @@ class Jobs:
                 state.execution, state.execution_seen_at, state.restarting_at = execution, now, None
             if job.state not in _ENDED:
                 state.was_skipped = not in_time or time.monotonic() >= deadline
-                if not state.was_skipped:
+                if state.was_skipped and job.name in refused_before:
+                    self.refusals[job.name] = refused_before[job.name]
+                elif not state.was_skipped:
+                    asked.add(job.name)
                     own_deadline = time.monotonic() + self._settings.timeout / 1000
                     job_checkpoints, job_positions, in_time = self._fetch(listing.endpoint, job, state, own_deadline)
                     checkpoints += job_checkpoints
                     positions += job_positions
             jobs.append(make_flink_job(self._cluster, job, state.restarting_at, now))
+        if asked and asked <= self.refusals.keys():
+            self.failure = self.refusals[min(asked)]
+            self.refusals = {}
         return [*jobs, *checkpoints, *positions]
 
     def forget_unlisted(self, listing: LeaderListing) -> list[Subject]:
@@ -123,7 +132,7 @@ class Jobs:
             now = now_ms()
             state.refused_since = state.refused_since or now
             if not is_tolerated(error, state.refused_since, now):
-                self.failure = str(error)
+                self.refusals[job.name] = str(error)
             return checkpoints, positions, True
         except RequestError as error:
             self.failure = str(error)

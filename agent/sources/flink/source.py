@@ -22,7 +22,7 @@ from agent.model.observations.flink import (
     JobManagerLeader,
     Position,
 )
-from agent.sources.availability import SOURCE, AvailabilityTracker
+from agent.sources.availability import SOURCE, AvailabilityTracker, Unit
 from agent.sources.background import run_in_thread
 from agent.sources.base import ChangeDetector, Emit
 from agent.sources.flink.high_availability import (
@@ -241,7 +241,10 @@ class FlinkSource:
             for subject in self._jobs.forget_unlisted(listing):
                 self._changes.forget(subject)
         jobs = self._jobs.poll(listing, deadline)
-        return [*observations, *self._report_availability(_REST, self._jobs.failure), *jobs]
+        unavailable = {Unit(group=name): reason for name, reason in self._jobs.refusals.items()}
+        if self._jobs.failure is not None:
+            unavailable[SOURCE] = self._jobs.failure
+        return [*observations, *self._availability[_REST].update(now_ms(), unavailable), *jobs]
 
     def _is_complete(self, listing: LeaderListing) -> bool:
         """Return whether all graphs' jobs are listed or had the time to be: a new leader recovers them one by one."""

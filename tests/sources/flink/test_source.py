@@ -181,6 +181,36 @@ def test_brief_refusal_of_one_job_is_tolerated() -> None:
     assert seen.all(Checkpoints) == []
 
 
+def test_lasting_refusal_of_one_job_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as of a job whose details are too large for an answer. If all are refused, the cluster is unavailable."""
+    now = [1_790_000_000_000]
+    for module in ("source", "jobs"):
+        monkeypatch.setattr(f"agent.sources.flink.{module}.now_ms", lambda: now[0])
+    seen = Seen()
+    answers: dict[str, Any] = {
+        "/jobs/overview": {"jobs": [_job(_JOB, "orders"), _job(_OTHER, "payments")]},
+        f"/jobs/{_JOB}": "500 Internal Server Error",
+        f"/jobs/{_OTHER}": {"timestamps": {}, "vertices": []},
+    }
+
+    def unavailable() -> list[str | None]:
+        return [fact.group for fact in seen.all(Unavailable)]
+
+    with FaultyServer(json_responses(answers)) as server, _open_source(seen, rest=[server.url]) as source:
+        for _ in range(2):
+            source.poll()
+            assert unavailable() == []
+            now[0] += 20_000
+        source.poll()
+        assert unavailable() == ["orders"]
+        answers[f"/jobs/{_OTHER}"] = "500 Internal Server Error"
+        server.behaviour = json_responses(answers)
+        for _ in range(3):
+            source.poll()
+            now[0] += 20_000
+        assert unavailable() == ["orders", None]
+
+
 def test_unmounted_storage_is_unavailable_and_deletes_nothing(tmp_path: Path) -> None:
     """A file known from the last run that no longer exists is reported as deleted."""
     seen = Seen()
