@@ -35,6 +35,7 @@ from agent.daemon.tables import (
     source_row,
 )
 from agent.daemon.web.server import SOCKET, short_path
+from agent.model.encoding import printable
 from agent.model.exit_status import CLEAN, FAILED, FOUND, WRONG
 from agent.model.text import span, visible
 from agent.model.times import minute, second
@@ -74,7 +75,7 @@ def groups_command(config: Path | None, name: str | None, *, largest_lag_first: 
     second over the last three minutes. `kept for` is how long the next record to read is still kept by retention, at
     most that long with a ≤; it is unknown for records younger than ten minutes. Exits with 3 if no agent runs.
     """
-    body = _ask(config, "/groups.json" if name is None else f"/groups.json?name={quote(name, safe='')}")
+    body = _ask(config, "/groups.json" if name is None else f"/groups.json?name={quote(printable(name), safe='')}")
     groups: list[GroupProgress] = decode(body, list[GroupProgress])
     if name is not None and not groups:
         fail(WRONG, f"no group {visible(name)} is observed; `backflow groups` lists all")

@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Iterator
+from copy import copy
 from datetime import UTC, datetime, timedelta, tzinfo
+from heapq import merge
 from itertools import islice, pairwise
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
@@ -14,6 +16,9 @@ from agent.model.config_types import duration
 from agent.model.times import EPOCH
 
 _MILLISECOND = timedelta(milliseconds=1)
+_LARGEST_CHANGE = timedelta(hours=1)
+"""By how much clocks are set forward or back at most."""
+
 _REFERENCE = datetime(2024, 1, 1, tzinfo=UTC)
 """Where schedules are examined: a fixed date, so that a file does not become invalid as time passes."""
 
@@ -39,7 +44,10 @@ class Window(NamedTuple):
     @property
     def problem(self) -> str:
         """Why it cannot be used; empty if it can."""
-        begins = [begin.replace(tzinfo=None) for begin in islice(self._begins(_REFERENCE), _EXAMINED)]
+        begins = [
+            begin.astimezone(self.trigger.timezone).replace(tzinfo=None)
+            for begin in islice(self._begins(_REFERENCE), _EXAMINED)
+        ]
         if not begins:
             return "this day never comes"
         # By local time: where an hour comes twice in autumn, a window that begins in it lasts through both.
@@ -47,11 +55,38 @@ class Window(NamedTuple):
         return "each window must end before the next begins" if shortest <= self.lasts * _MILLISECOND else ""
 
     def _begins(self, since: datetime) -> Iterator[datetime]:
-        moment = self.trigger.get_next_fire_time(None, since)
-        while moment is not None:
-            yield moment
-            previous = moment.astimezone(UTC)  # APScheduler adds to it by local time, and would not leave that hour
-            moment = self.trigger.get_next_fire_time(previous, previous + timedelta(seconds=1))
+        """Yield when windows begin, from `since` on: at each local time of the schedule, also if an hour comes twice.
+
+        A local time that the clock skips counts as the moment at which it skips it.
+        """
+        last = since - _MILLISECOND
+        for moment in merge(self._local(since, 0), self._local(since, 1)):
+            if moment > last:
+                yield moment
+                last = moment
+
+    def _local(self, since: datetime, fold: int) -> Iterator[datetime]:
+        """Yield the same for one of the hours that comes twice: the first (fold 0) or the second (1)."""
+        zone, clock = self.trigger.timezone, copy(self.trigger)
+        clock.timezone = UTC  # APScheduler loses local times that are skipped, and repeats no hour
+        wall = clock.get_next_fire_time(None, since.astimezone(zone).replace(tzinfo=UTC) - _LARGEST_CHANGE)
+        while wall is not None:
+            local = wall.replace(tzinfo=zone, fold=fold)
+            yield _skip(local) if _is_skipped(local) else local.astimezone(UTC)
+            wall = clock.get_next_fire_time(wall, wall + timedelta(seconds=1))
+
+
+def _is_skipped(local: datetime) -> bool:
+    return local.astimezone(UTC).astimezone(local.tzinfo).replace(tzinfo=None) != local.replace(tzinfo=None)
+
+
+def _skip(local: datetime) -> datetime:
+    """Return the moment at which the clock skips a local time."""
+    moment, zone = local.replace(fold=0).astimezone(UTC), local.tzinfo
+    after = moment.astimezone(zone).utcoffset()
+    while (before := moment - timedelta(minutes=1)).astimezone(zone).utcoffset() == after:
+        moment = before
+    return moment
 
 
 def trigger(schedule: str) -> CronTrigger | IntervalTrigger:

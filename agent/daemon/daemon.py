@@ -101,6 +101,7 @@ class Daemon:
         )
         with Systemd() as systemd:
             self._restore(self._journal_directory, systemd.starting)
+        self._store.queue_open()
         if missing:
             self._health.failed(
                 "end of the journal",

@@ -15,6 +15,9 @@ from agent.model.observations.base import Observation
 QUIET_MS = 3_600_000
 """How long after its last failure a part counts as working again that nothing shows to work."""
 
+INHERITED_MS = 600_000
+"""How long a problem of an earlier run is shown that this run has not met: the part may no longer be configured."""
+
 SETTLED_MS = 60_000
 """How long after its last failure a part counts as working again that works."""
 
@@ -30,6 +33,7 @@ class Health:
         self._reports: deque[AgentPart] = deque()
         self._failed_at: dict[str, int] = {}
         self._problems: dict[str, str] = {}
+        self._inherited: set[str] = set()
         self._logged: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
 
@@ -49,6 +53,7 @@ class Health:
         parts = (fact for fact in known if isinstance(fact, AgentPart) and fact.problem is not None)
         for fact in parts:
             self._failed_at[fact.part], self._problems[fact.part] = now, fact.problem or ""
+            self._inherited.add(fact.part)
 
     def failed(self, part: str, problem: str) -> None:
         """Log a problem once, and report the part until it works again. problem: sentences for an operator."""
@@ -57,6 +62,7 @@ class Health:
             is_new, is_unknown = part not in self._failed_at, (part, problem) not in self._logged
             self._failed_at[part], self._problems[part] = now, problem
             self._logged.add((part, problem))
+            self._inherited.discard(part)
         if is_unknown:
             log.error("part_failed", part=part, problem=problem)
         if is_new:
@@ -87,7 +93,8 @@ class Health:
         self._reports.append(AgentPart(at=now, part=part))
 
     def tick(self) -> None:
-        """Report the parts that have not failed for QUIET_MS as working again."""
-        before = self._clock() - QUIET_MS
-        for part in [part for part, failed_at in list(self._failed_at.items()) if failed_at < before]:
-            self.works(part)
+        """Report the parts that have not failed for QUIET_MS as working again, inherited ones after INHERITED_MS."""
+        now = self._clock()
+        for part, failed_at in list(self._failed_at.items()):
+            if now - failed_at > (INHERITED_MS if part in self._inherited else QUIET_MS):
+                self.works(part)

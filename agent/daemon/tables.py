@@ -107,7 +107,9 @@ def describe_delivery(delivery: Delivery, day: str) -> str:
     """Return how far the incident has come with a receiver."""
     handle = delivery.handle or {}
     where = ", ".join(f"{key} {value}" for key, value in handle.items() if type(value) in (str, int))
-    state = f"delivered{f' ({where})' if where else ''}" if delivery.handle is not None else "not delivered yet"
+    # What was looked up in vain at a receiver that knows incidents by their ids has an empty handle.
+    is_delivered = bool(handle) or (delivery.handle is not None and not delivery.waiting)
+    state = f"delivered{f' ({where})' if where else ''}" if is_delivered else "not delivered yet"
     waiting = f", {delivery.waiting} waiting" if delivery.waiting else ""
     tried = (
         "" if delivery.attempted_at is None else f", tried at {instant(delivery.attempted_at, day)} without an answer"

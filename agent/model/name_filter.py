@@ -29,7 +29,7 @@ class NameFilter(ConfigModel):
 
         Something without a name is selected unless `include` asks for one.
         """
-        included = self.include == _EVERYTHING or any(map(partial(_is_in, self.include), names))
+        included = "include" not in self.model_fields_set or any(map(partial(_is_in, self.include), names))
         return included and not any(map(partial(_is_in, self.exclude), names))
 
     def unmatched(self, names: Collection[str]) -> dict[str, list[str]]:

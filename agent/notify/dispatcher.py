@@ -36,7 +36,7 @@ from agent.notify.policy import Why, fingerprint_of, first_notification, is_repe
 from agent.notify.quiet_hours import is_held_back, summarize
 from agent.notify.refresh import Refresher
 from agent.notify.retries import Retries
-from agent.render.thread import ThreadLog, begin_thread, is_reminder, thread_entry
+from agent.render.thread import ThreadLog, begin_thread, is_announcement, is_reminder, thread_entry
 from agent.storage.database import StorageError
 from agent.storage.outbox import Outbox, Row
 
@@ -97,6 +97,7 @@ class Dispatcher:
         self._may_owe_digest = True  # of an earlier run
         self._repeat_interval = repeat_interval
         self._active: list[Silence] = []
+        self._shown: list[Silence] | None = None  # what messages of an earlier run show is unknown
         self._held: dict[str, int] = {}
         self._edit_limit = EditLimit(clock)
         self._clock = clock
@@ -183,9 +184,9 @@ class Dispatcher:
         """
         now = now_ms()
         active = [*self._silences(now), *outbox.silences(now)]
-        if active != self._active and self._receiver.edits:
+        if active != self._shown and self._receiver.edits:
             outbox.queue_edits()  # messages show which silence holds them back
-        self._active = active
+        self._active = self._shown = active
         self._quiet_end = self._quiet_until(now)
         if self._quiet_end is not None:
             self._may_owe_digest = True
@@ -197,7 +198,8 @@ class Dispatcher:
             self._repeat(outbox, self._repeat_interval, now)
         self._refresher.run(outbox)
         heads = outbox.heads()
-        self._pending_since = {head: self._pending_since.get(head, self._clock()) for head in heads}
+        since = {head: at for head, at in self._pending_since.items() if head[0] not in self._held}
+        self._pending_since = {head: since.get(head, self._clock()) for head in heads}
         self._retries.keep(dict(heads))
         for incident_id in self._held.keys() - dict(heads).keys():
             del self._held[incident_id]
@@ -248,7 +250,8 @@ class Dispatcher:
             if not is_done:
                 sent = True
                 handle = self._receiver.deliver(message, handle)
-            is_announced = message.number == 0 and row.handle is None
+            is_first = message.number == 0 and row.handle is None
+            is_announced = is_announcement(message.lines) if row.is_log_entry else is_first
             if message.number == 0 and row.handle is not None:
                 self._edit_limit.edited(row.incident)
             shown = fingerprint if message.number == 0 else None

@@ -227,6 +227,16 @@ class IncidentStore:
                 woken.update(self._add(report))
         return frozenset(woken)
 
+    def queue_open(self) -> None:
+        """Queue each open incident for the receivers that do not have it, such as one that was added."""
+        with transaction(self._db):
+            rows = self._db.execute("SELECT id, body FROM incidents WHERE status = ?", (Status.OPEN.value,)).fetchall()
+            for incident in self._all_decoded("incidents", rows, Incident):
+                known = self._receivers_of(incident.id)
+                for receiver in self._receivers:
+                    if receiver not in known:
+                        self._queue(receiver, incident)
+
     def prune(self, before: int) -> int:
         """Delete incidents closed and last updated before then (ms), with all their deliveries; return how many.
 

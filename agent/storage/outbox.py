@@ -90,13 +90,13 @@ class Outbox:
     def announced(self, before: int) -> list[tuple[Incident, int]]:
         """Return the open incidents that were last announced before then (ms), and when.
 
-        One with a composed entry that is pending is left out: its people are notified when that is delivered.
+        One with an entry that is pending is left out: it may notify its people when it is delivered.
         """
         rows = self._db.execute(
             "SELECT body, coalesce(announced_at, opened_at) FROM deliveries JOIN incidents ON id = incident"
             " WHERE receiver = ? AND handle IS NOT NULL AND status = ? AND coalesce(announced_at, opened_at) < ?"
             " AND NOT EXISTS (SELECT 1 FROM outbox WHERE outbox.receiver = deliveries.receiver"
-            " AND outbox.incident = deliveries.incident AND number > 0 AND report IS NULL AND lines != '[]')",
+            " AND outbox.incident = deliveries.incident AND number > 0 AND report IS NULL)",
             (self._receiver, Status.OPEN.value, before),
         ).fetchall()
         return [(self._decisions.handled(incident), at) for body, at in rows for incident in _decoded(body)]

@@ -120,3 +120,22 @@ def test_quiet_hours_last_until_the_last_window_ends() -> None:
     }
     for moment, end in expected.items():
         assert notifications.quiet_until(at(moment)) == (None if end is None else at(end))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "zone", "lasts", "begin"),
+    [
+        ("30 2 * * *", "Europe/Berlin", 1, "2027-03-28T01:00:00Z"),  # 02:00 is 03:00
+        ("0 0 * * *", "Africa/Cairo", 7, "2027-04-29T22:00:00Z"),  # 00:00 is 01:00
+        ("15 2 * * sun", "America/New_York", 2, "2027-03-14T07:00:00Z"),  # 02:00 is 03:00
+    ],
+)
+def test_a_window_whose_time_is_skipped_in_spring_begins_when_it_is_skipped(
+    schedule: str, zone: str, lasts: int, begin: str
+) -> None:
+    window = Window(cron(schedule, ZoneInfo(zone)), lasts * HOUR)
+    expected = (at(begin), at(begin) + lasts * HOUR)
+    assert window.around(at(begin) - 1) is None
+    assert [window.around(moment) for moment in (at(begin), expected[1] - 1)] == [expected, expected]
+    assert window.around(expected[1]) is None
+    assert window.problem == ""

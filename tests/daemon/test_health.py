@@ -4,7 +4,7 @@ import pytest
 import structlog
 
 from agent.daemon.clock_watch import ClockWatch, describe_step, needs_restart
-from agent.daemon.health import QUIET_MS, SETTLED_MS, Health
+from agent.daemon.health import INHERITED_MS, QUIET_MS, SETTLED_MS, Health
 from agent.model.encoding import encodable, to_json
 from agent.model.observations.agent import AgentPart
 from agent.model.observations.logs import LogFile
@@ -105,3 +105,17 @@ def test_name_that_is_not_utf_8_is_made_printable() -> None:
     assert to_json(safe)
     batch = [safe]
     assert encodable(batch) is batch
+
+
+def test_problem_of_an_earlier_run_that_this_one_has_not_ends_after_minutes() -> None:
+    """The part may not be configured any more."""
+    clock = Clock()
+    health = Health(clock)
+    health.resume([AgentPart(at=1, part=part, problem="the port is in use.") for part in ("HTTP", "journal")])
+    health.failed("journal", "the port is in use.")
+    clock.now += INHERITED_MS
+    health.tick()
+    assert health.drain() == []
+    clock.now += 1
+    health.tick()
+    assert health.drain() == [AgentPart(at=clock.now, part="HTTP")]

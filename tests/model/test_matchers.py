@@ -148,3 +148,12 @@ def test_matchers_about_a_warning_do_not_match_once_it_is_critical() -> None:
     assert str(matchers).endswith("severities=info,warning")
     assert matchers.match_any(warning)
     assert not matchers.match_any(replace(warning, severity=Severity.CRITICAL))
+
+
+def test_a_pattern_for_all_groups_matches_only_what_is_about_a_group() -> None:
+    """Also once it was stored and read."""
+    chosen = Matchers.model_validate_json(matchers(groups=["*"]).model_dump_json(exclude_unset=True))
+    about_a_group = found("pay-a")
+    about_none = replace(about_a_group, subject={"cluster": "main", "broker": 2005})
+    assert chosen.match(incident(about_a_group), about_a_group)
+    assert not chosen.match(incident(about_none), about_none)

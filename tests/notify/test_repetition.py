@@ -134,3 +134,14 @@ def test_only_what_is_open_critical_and_not_taken_is_repeated(
     )
     assert bool(line) is expected
     assert is_announcement([line]) is expected
+
+
+def test_a_rise_to_critical_is_not_repeated_at_once(store: IncidentStore, setting: Repeating) -> None:
+    warned = samples.incident(severity=Severity.WARNING)
+    store.save(1, [warned])
+    setting.wait(0)
+    setting.clock.now += 3 * HOUR
+    store.save(2, [samples.incident()])
+    assert setting.wait(0) == ["Severity raised to critical, was warning."]
+    assert len(setting.wait(HOUR - 1)) == 1
+    assert len(setting.wait(1)) == 2

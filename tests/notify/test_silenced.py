@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from agent.model.findings import Acknowledgement, Closure, Severity, Status, closed_findings
 from agent.model.matchers import Matchers, Silence
-from agent.notify.base import Message
+from agent.notify.base import Message, RateLimited
 from agent.notify.dispatcher import Dispatcher
 from agent.notify.edit_limit import INTERVAL_MS
 from agent.storage.incidents import IncidentStore
@@ -235,3 +235,31 @@ def test_the_message_and_its_thread_show_who_decided_what(store: IncidentStore, 
         "23:31:00.0  acknowledged by lena: on it",
         "23:32:00.0  closed by omar: a test",
     ]
+
+
+def test_what_a_silence_held_back_is_not_overdue_once_it_ends(store: IncidentStore, setting: Setting) -> None:
+    store.decisions.add(setting.silence(8 * 3600))
+    store.save(1, [WARNING])
+    setting.deliver()
+    setting.clock.now += 8 * 3_600_000
+    setting.receiver.script = [RateLimited("busy", 1_000)]
+    setting.dispatcher.deliver_due(setting.outbox)
+    setting.clock.now += 500
+    assert setting.dispatcher.backlog == (1, 500)
+
+
+def test_a_message_no_longer_names_a_silence_that_ended_during_a_restart(
+    state_file: Path, store: IncidentStore, clock: Clock
+) -> None:
+    before = Setting(state_file, clock)
+    store.save(1, [WARNING])
+    before.deliver()
+    before.configured = [before.silence(3600)]
+    clock.now += INTERVAL_MS
+    assert before.deliver() == [0, 0]
+    before.outbox.close()
+    after = Setting(state_file, clock)
+    clock.now += INTERVAL_MS
+    assert after.deliver() == [0]
+    assert after.deliver() == [0]
+    after.outbox.close()

@@ -265,3 +265,21 @@ def test_a_receiver_that_was_taken_out_for_a_while_gets_what_happened_meanwhile(
     with IncidentStore(state_file, [pagerduty.name]) as store, run_dispatcher(state_file, pagerduty):
         wait_until_delivered(store)
     assert service.alerts == {ID: "resolved"}
+
+
+def test_a_receiver_that_is_added_gets_what_is_open(
+    service: PagerDutyStandIn, pagerduty: PagerDuty, state_file: Path
+) -> None:
+    over = replace(samples.recovered(), id="INC-0E4A11")
+    with IncidentStore(state_file, ["slack"]) as store:
+        store.save(1, [samples.incident(), over])
+    with IncidentStore(state_file, ["slack", pagerduty.name]) as store:
+        for _ in range(2):
+            store.queue_open()
+            with run_dispatcher(state_file, pagerduty):
+                wait_until(
+                    lambda: all(not found.waiting for found in store.deliveries(ID) if found.receiver != "slack"),
+                    "the outbox to be empty",
+                )
+    assert service.alerts == {ID: "triggered"}
+    assert service.actions == ["trigger"]
