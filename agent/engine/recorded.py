@@ -25,8 +25,8 @@ def batches(recordings: Iterable[Iterable[Chunk]]) -> Iterator[Collection[Observ
     """Yield the observations of several agents, each agent's in the order in which it took them.
 
     Those of each moment are a batch, by their subjects. Of a second with many log offsets or commits, these come last,
-    as columns. Out of order by up to the allowed lateness is sorted; older than the last of its subject is left out, as
-    the agent has done. A subject may be a minute early and another a minute late.
+    as columns. Out of order by up to the allowed lateness is sorted; what is no event and older than the last of its
+    subject is left out, as the agent has done. A subject may be a minute early and another a minute late.
     """
     reading = [_Recording(chunks) for chunks in recordings]
     seconds: dict[int, list[Part]] = {}
@@ -113,7 +113,9 @@ class _Recording:
         kept: list[Observation] = []
         for observation in map(not_after_seen, part):
             subject = observation.subject
-            if observation.at >= self._latest.get(subject, observation.at):
+            if observation.is_event:  # facts put them in order
+                kept.append(observation)
+            elif observation.at >= self._latest.get(subject, observation.at):
                 self._latest[subject] = observation.at
                 kept.append(observation)
         return kept

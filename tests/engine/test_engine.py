@@ -6,16 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from pydantic import PrivateAttr
 
 from agent.config.loading import load
 from agent.engine.engine import Engine
 from agent.engine.facts import Facts
 from agent.engine.history import LONG_AFTER, History
+from agent.engine.recorded import moments
 from agent.engine.rule import Rule, Scope
 from agent.model.findings import Finding, Incident, Severity
 from agent.model.observations.base import Observation, Tick
 from agent.model.observations.kafka import Commit, PartitionState
+from agent.model.observations.logs import LogLine
 from tests.builders import commit, log_offsets, partition_state, registration, tick
 
 SHIPPED = load(Path(__file__).parents[2] / "rules.toml", need_clusters=False)
@@ -173,3 +176,13 @@ def test_what_looking_finds_is_evaluated_a_part_at_a_time_or_at_once_in_the_end(
     assert len(rule.asked) == 5
     watching.catch_up()
     assert len(rule.asked) == 100
+
+
+def test_an_event_that_is_out_of_order_counts_in_a_replay_too() -> None:
+    """Threads do not write their lines in order; a state that is older than the last one is stale."""
+    first = LogLine(at=7_000, cluster="main", log="server.log", component="broker", pattern="p", text="second entry")
+    second = replace(first, at=6_990, seen_at=7_400, text="first entry")
+    assert list(moments([first, second])) == [[first], [second]]
+    assert list(moments([registration(7, "0x1"), replace(registration(6, None), seen_at=8_000)])) == [
+        [registration(7, "0x1")]
+    ]
