@@ -16,7 +16,7 @@ setup-python: ## prepare .venv without Java and the testbed's jars
 demo: setup ## break a real Kafka 0.11 cluster and watch Backflow find the root cause
 	@$(BIN)/backflow demo
 
-test: lint setup ## lint, types, unit and property tests, integration tests with real brokers (about 25 minutes)
+test: lint setup ## lint, types, unit and property tests, integration tests with real brokers (about half an hour)
 	@scripts/ensure "systemd-analyze (tests check the unit with it)" systemd systemd-analyze --version
 	@$(BIN)/pytest -m "not integration and not acceptance and not spark" --numprocesses $(WORKERS) --dist worksteal
 	@$(BIN)/pytest -m "(integration or spark) and not acceptance" --numprocesses 2 --dist loadfile \
