@@ -31,18 +31,19 @@ class Refresher:
 
     def __init__(self, receiver: Receiver, clock: Callable[[], int]) -> None:
         """clock: ms of a clock that only goes forward."""
-        self._receiver, self._clock = receiver, clock
+        self._forgetful = receiver if isinstance(receiver, Forgetful) else None
+        self._name, self._clock = receiver.name, clock
         self._due: int | None = None
         self._problem = ""
 
     def run(self, outbox: Outbox) -> None:
         """Send what is due, the first time at once: the agent may have been down for long."""
-        if not isinstance(self._receiver, Forgetful) or (self._due is not None and self._clock() < self._due):
+        if self._forgetful is None or (self._due is not None and self._clock() < self._due):
             return
-        wait = self._receiver.refresh_interval
+        wait = self._forgetful.refresh_interval
         problem = ""
         try:
-            self._receiver.refresh(outbox.handles())
+            self._forgetful.refresh(outbox.handles())
         except NotDelivered as error:
             problem, wait = str(error), wait // _RETRIES
         except (sqlite3.Error, StorageError):
@@ -50,8 +51,8 @@ class Refresher:
         except Exception as error:  # noqa: BLE001 - a defect here must not end the deliveries
             problem, wait = f"internal error: {type(error).__name__}", wait // _RETRIES
         if problem and problem != self._problem:
-            log.warning("refresh_failed", receiver=self._receiver.name, reason=problem, retry_in_ms=wait)
+            log.warning("refresh_failed", receiver=self._name, reason=problem, retry_in_ms=wait)
         elif self._problem and not problem:
-            log.info("refresh_resumed", receiver=self._receiver.name)
+            log.info("refresh_resumed", receiver=self._name)
         self._problem = problem
         self._due = self._clock() + wait

@@ -410,7 +410,8 @@ def _metadata(message: Message) -> dict[str, Any]:
 
 
 def _first(pages: Iterable[Mapping[str, Any]], message: Message) -> Mapping[str, Any] | None:
-    return next((found for found in pages if _is(found, message, _metadata(message))), None)
+    mark = _metadata(message)
+    return next((found for found in pages if _is(found, message, mark)), None)
 
 
 def _is(found: Mapping[str, Any], message: Message, mark: Mapping[str, Any]) -> bool:

@@ -70,10 +70,9 @@ def _try_attach(file: TailedFile, path: Path, *, copied: bool) -> bool:
 
 def _siblings(path: str) -> list[Path]:
     """Return the other files beside a log, and beside the file that it leads to if it is a link."""
-    target = Path(os.path.realpath(path))
-    folders = {Path(path).parent.resolve(): Path(path).parent, target.parent: target.parent}
+    link, target = Path(path).parent.resolve() / Path(path).name, Path(os.path.realpath(path))
     found: list[Path] = []
-    for folder in folders.values():
+    for folder in dict.fromkeys((link.parent, target.parent)):
         with suppress(OSError):
-            found += [file for file in folder.iterdir() if file not in (Path(path), target)]
+            found += [file for file in folder.iterdir() if file not in (link, target)]
     return found
