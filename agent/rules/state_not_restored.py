@@ -1,6 +1,6 @@
 """state_not_restored: a Kafka Streams task runs with less state than its changelog holds (KAFKA-7672)."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Annotated, Any, ClassVar
 
@@ -8,7 +8,7 @@ import msgspec
 from pydantic import AfterValidator, Field
 
 from agent.engine.facts import Facts
-from agent.engine.history import FLOOR, LATENESS_MS
+from agent.engine.history import FLOOR, LATENESS_MS, LONG_AFTER
 from agent.engine.rule import Advice, GroupRule, Scope, recovered
 from agent.model.config_types import PositiveDuration
 from agent.model.declared_stores import DeclaredStore, declared_once
@@ -21,6 +21,7 @@ from agent.model.text import place
 from agent.rules.queries.decreases import ADVICE, PREVENTION, decrease_row, keys_suffix
 from agent.rules.queries.partitions import find_deletion, is_recreated
 from agent.rules.queries.restored_stores import (
+    add_episode,
     decrease_fields,
     describe_decrease,
     find_missing_records,
@@ -84,7 +85,8 @@ class StateNotRestored(GroupRule):
 
     - restores from a checkpoint
 
-    Recovers only when the changelog is created again or deleted: the state does not repair itself.
+    Recovers only when the changelog is created again or deleted: the state does not repair itself. Until then keys that
+    decrease later belong to the same finding, unless their task moved again.
     """
 
     title = "{group} runs with a state that was not restored: {topic}[{partition}]"
@@ -139,16 +141,25 @@ class StateNotRestored(GroupRule):
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
         """Update the figures while values keep decreasing; recovered when the changelog is created again."""
-        episode = [
-            change for change in facts.history(ChangelogDecreases, *scope.in_partition) if change.began_at == finding.at
-        ]
-        if scope.log is None and episode:
-            missing = find_missing_records(facts, episode[-1], self._input_topic(scope))
-            current = {**finding.current, **decrease_fields(episode[-1]), **missing}
+        deleted_at = find_deletion(facts, scope.in_partition, finding.at)
+        if scope.log is None:
+            until = LONG_AFTER if deleted_at is None else deleted_at
+            current = self._add_episodes(finding, until, scope, facts)
             detail = describe_decrease(finding.subject, finding.previous, current, finding.at)
-            severity = Severity.CRITICAL if "missing" in current else finding.severity
+            severity = self.effective_severity(Severity.CRITICAL) if "missing" in current else finding.severity
             finding = msgspec.structs.replace(finding, severity=severity, current=current, detail=detail)
-        return recovered(finding, find_deletion(facts, scope.in_partition, finding.at))
+        return recovered(finding, deleted_at)
+
+    def reconcile(self, findings: Sequence[Finding]) -> list[Finding]:
+        """Return the findings without those about what `follow` adds to an earlier one.
+
+        Keys of a lost state decrease when they are next written, some of them hours later.
+        """
+        kept: list[Finding] = []
+        for finding in sorted(findings, key=lambda finding: (finding.at, finding.key)):
+            if not any(_is_continued(earlier, finding) for earlier in kept):
+                kept.append(finding)
+        return kept
 
     @classmethod
     def title_suffix(cls, findings: Iterable[Finding]) -> str:
@@ -162,6 +173,22 @@ class StateNotRestored(GroupRule):
             return decrease_row(finding)
         return f"store {subject.get('store')} of {subject.get('application')} may not be restored ({place(subject)})"
 
+    def _add_episodes(self, finding: Finding, until: int, scope: Scope, facts: Facts) -> Mapping[str, Any]:
+        """Return the finding's `current` with the figures of its episodes before `until`: up to the next loss."""
+        current, latest = finding.current, finding.current.get("earlier", {}).get("latest", finding.at)
+        for began_at, changes in _episodes(scope, facts):
+            if not latest <= began_at < until:
+                continue
+            if began_at > latest:
+                move = self._last_move(
+                    scope, _task_histories(scope, changes[0].store, began_at, facts), changes[0], facts
+                )
+                if move is not None and move.new.begin.at > finding.at:
+                    break
+            missing = find_missing_records(facts, changes[-1], self._input_topic(scope))
+            current, latest = add_episode(current, latest, changes[-1], missing), began_at
+        return current
+
     def _input_topic(self, scope: Scope) -> str | None:
         return next((store.counts for store in self._declared(scope) if store.changelog == scope.topic), None)
 
@@ -169,13 +196,10 @@ class StateNotRestored(GroupRule):
         return [store for store in self.stores if store.is_on(scope.cluster)]
 
     def _decreases(self, scope: Scope, facts: Facts) -> Iterator[Finding]:
-        history = facts.history(ChangelogDecreases, *scope.in_partition)
-        for began_at, episode in groupby(history, key=lambda change: change.began_at):
-            first = next(episode)
-            # An episode that goes on for long was reported when it began; the history holds only its end.
-            if first.application != scope.group or not 0 <= first.at - began_at <= LATENESS_MS:
-                continue
-            if is_recreated(facts, scope.in_partition, first.start - _WAIT_MS, first.at):
+        for began_at, (first, *_) in _episodes(scope, facts):
+            if first.application != scope.group or is_recreated(
+                facts, scope.in_partition, first.start - _WAIT_MS, first.at
+            ):
                 continue
             histories = _task_histories(scope, first.store, began_at, facts)
             move = self._last_move(scope, histories, first, facts)
@@ -289,6 +313,21 @@ class StateNotRestored(GroupRule):
         return {"undeclared": stores} if stores else {}
 
 
+def _episodes(scope: Scope, facts: Facts) -> Iterator[tuple[int, list[ChangelogDecreases]]]:
+    """Yield when each episode of decreases began, and what is known of it."""
+    history = facts.history(ChangelogDecreases, *scope.in_partition)
+    for began_at, changes in groupby(history, key=lambda change: change.began_at):
+        yield began_at, list(changes)
+
+
+def _is_continued(finding: Finding, later: Finding) -> bool:
+    """Return whether the later decreases are explained by an open finding: no task has moved since."""
+    are_decreases = "keys" in finding.current and "keys" in later.current
+    is_open = finding.recovered_at is None or finding.recovered_at > later.at
+    has_moved = "values_fell" in later.labels and later.current["since"] > finding.at
+    return are_decreases and is_open and not has_moved
+
+
 def _task_histories(scope: Scope, store: str, at: int, facts: Facts, task: str | None = None) -> list[TaskHistory]:
     repartition = f"{scope.group}-{store}-repartition"
     return find_task_histories(
@@ -297,7 +336,12 @@ def _task_histories(scope: Scope, store: str, at: int, facts: Facts, task: str |
 
 
 def _is_of_other_application(scope: Scope, line: LogLine, facts: Facts) -> bool:
-    """Return whether the changelog belongs to another application, whose id is a prefix of this one's or vice versa."""
+    """Return whether the changelog belongs to another application, whose id is a prefix of this one's or vice versa.
+
+    A line that names the store leaves only one.
+    """
+    if len(possible_applications(scope.topic or "", line.values.get("store", ""))) == 1:
+        return False
     return find_application(facts, scope.cluster, scope.topic or "", line.at) not in (None, scope.group)
 
 

@@ -188,7 +188,7 @@ def test_repartition_topic_proves_only_a_decreased_sum() -> None:
 
 RULES = """
 [rules.state]
-kind = "state_not_restored"
+kind = "state_not_restored"%(option)s
 stores = [{ application = "shop", store = "counts", counts = "orders" }]
 """
 CASES = """
@@ -229,12 +229,14 @@ owner of partition 2 unknown%(proof)s" }]
     ],
     ids=["decreased", "lags behind", "kept up"],
 )
-def test_proof_is_in_the_finding_and_makes_it_critical(after: int, current: str, proof: str, tmp_path: Path) -> None:
-    severity = "critical" if proof else "warning"
+def test_proof_makes_the_finding_critical_unless_configured(
+    after: int, current: str, proof: str, tmp_path: Path
+) -> None:
     config, cases = tmp_path / "rules.toml", tmp_path / "cases.toml"
-    config.write_text(RULES, encoding="utf-8")
-    cases.write_text(
-        CASES % {"after": after, "current": current, "proof": proof, "severity": severity}, encoding="utf-8"
-    )
-    ((_, wrong),) = run_rule_tests(cases, load(config, need_clusters=False))
-    assert wrong == []
+    for option, severity in (("", "critical" if proof else "warning"), ('\nseverity = "info"', "info")):
+        config.write_text(RULES % {"option": option}, encoding="utf-8")
+        cases.write_text(
+            CASES % {"after": after, "current": current, "proof": proof, "severity": severity}, encoding="utf-8"
+        )
+        ((_, wrong),) = run_rule_tests(cases, load(config, need_clusters=False))
+        assert wrong == []

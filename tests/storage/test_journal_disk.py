@@ -6,12 +6,13 @@ from contextlib import closing, contextmanager
 from errno import EIO
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from agent.model.observations.base import Tick
 from agent.model.observations.kafka import OffsetsPosition
 from agent.storage.journal.reader import entries, read
-from agent.storage.journal.segments import DAY_MS
+from agent.storage.journal.segments import DAY_MS, Segment, batches
 from agent.storage.journal.writer import Journal, JournalError
 from tests.storage.journals import NOON, Unreadable, commit
 
@@ -55,6 +56,33 @@ def test_what_cannot_be_sealed_at_the_start_is_sealed_later(tmp_path: Path) -> N
         journal.seal(NOON)
         assert not list(tmp_path.glob("*/*/_*"))
         assert list(read(tmp_path)) == [commit(NOON), Tick(at=NOON)]
+
+
+def test_a_start_on_a_full_disk_reads_only_what_is_not_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that cannot be sealed does not keep the others from it."""
+    with closing(Journal(tmp_path)) as journal:
+        journal.append([commit(NOON, offset) for offset in range(70)])
+    stopped = Journal(tmp_path)
+    stopped.append([commit(NOON, 70), Tick(at=NOON), commit(NOON, 71)])
+    stopped.flush()
+    for stream in tmp_path.glob("*/*/_*.arrow"):
+        stream.with_suffix(".tmp").mkdir()
+    with pytest.raises(JournalError, match="cannot be sealed"):
+        stopped.close()
+    next(tmp_path.glob("tick/*/_*.tmp")).rmdir()
+    read_files: list[str] = []
+
+    def note(segment: Segment, since: int, until: int) -> Iterator[pa.RecordBatch]:
+        read_files.append(segment.path.name)
+        yield from batches(segment, since, until)
+
+    monkeypatch.setattr("agent.storage.journal.reader.batches", note)
+    restarted = Journal(tmp_path, unreadable=Unreadable())
+    assert restarted.position == 73
+    assert read_files == [f"_{70:019d}.arrow"]
+    assert [path.name for path in tmp_path.glob("tick/*/*")] == [f"{71:019d}-{71:019d}.parquet"]
+    next(tmp_path.glob("commit/*/_*.tmp")).rmdir()
+    restarted.close()
 
 
 def test_a_segment_that_cannot_be_sealed_may_be_removed(tmp_path: Path) -> None:
@@ -122,6 +150,25 @@ def test_a_position_is_written_only_after_the_commits_before_it(tmp_path: Path) 
         assert list(read(tmp_path)) == [commit(NOON, 1)]
         journal.flush()
         assert list(read(tmp_path)) == [commit(NOON, 1), position(1), *commits, position(500)]
+
+
+def test_a_kind_that_cannot_be_written_keeps_no_other_from_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder belongs to another user, say: only its own observations are dropped beyond the limit."""
+    monkeypatch.setattr("agent.storage.journal.writer.MAX_WAITING", 5)
+    (tmp_path / "commit").touch()
+    with closing(Journal(tmp_path)) as journal:
+        for second in range(3):
+            journal.append([commit(NOON, 2 * second), commit(NOON, 2 * second + 1), Tick(at=NOON + second)])
+            with pytest.raises(JournalError, match=r"commit/date=.* wait in memory") as raised:
+                journal.flush()
+        assert "6 observations were dropped" in str(raised.value)
+        assert list(read(tmp_path, kinds=["tick"])) == [Tick(at=NOON + second) for second in range(3)]
+        (tmp_path / "commit").unlink()
+        journal.append([commit(NOON, 6)])
+        journal.flush()
+    assert list(read(tmp_path, kinds=["commit"])) == [commit(NOON, 6)]
 
 
 def test_a_disk_that_does_not_keep_names_costs_no_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

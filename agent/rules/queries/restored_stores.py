@@ -28,6 +28,11 @@ from agent.rules.queries.subjects import task_restores
 
 _REPARTITION = "-repartition"
 
+_FIGURES = ("keys", "total", "committed", "counted", "missing")
+"""What episodes have in common is added up; a key that decreases in several of them counts in each."""
+
+_WORST = 5
+
 
 def decrease_fields(decreases: ChangelogDecreases) -> dict[str, Any]:
     """Return the figures of the decrease for `current`."""
@@ -37,6 +42,24 @@ def decrease_fields(decreases: ChangelogDecreases) -> dict[str, Any]:
         "first_offset": decreases.first_offset,
         "worst": [msgspec.to_builtins(key) for key in decreases.worst],
     }
+
+
+def add_episode(
+    current: Mapping[str, Any], begun_at: int, decreases: ChangelogDecreases, missing: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a finding's `current` with the figures of an episode: those of its latest so far, or of one after it.
+
+    begun_at: when the latest began. missing: see `find_missing_records`. `earlier` has the sums of the episodes before.
+    """
+    earlier = current.get("earlier", {})
+    if decreases.began_at > begun_at:
+        earlier = {"latest": decreases.began_at, "worst": current["worst"]}
+        earlier |= {name: current[name] for name in _FIGURES if name in current}
+    episode = {**decrease_fields(decreases), **missing}
+    figures = {name: earlier.get(name, 0) + episode.get(name, 0) for name in _FIGURES if {name} & {*earlier, *episode}}
+    worst = sorted([*earlier.get("worst", ()), *episode["worst"]], key=lambda key: key["after"] - key["before"])
+    added = {**episode, **current, **figures, "worst": worst[:_WORST]}
+    return {**added, "earlier": earlier} if earlier else added
 
 
 def task_subject(histories: Sequence[TaskHistory]) -> dict[str, str]:

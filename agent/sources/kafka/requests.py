@@ -47,6 +47,8 @@ class Requests:
         self._watch_partitions = watch_partitions
         self._reads_log, self._log_is_readable, self._is_followed = reads_log, log_is_readable, is_followed
         self._list_at = self._list_types_at = 0
+        self._answered: set[str] = set()
+        """Groups whose coordinator has answered since commits were last requested."""
 
     @property
     def rounds(self) -> Sequence[Callable[[], None]]:
@@ -62,10 +64,12 @@ class Requests:
         )
 
     def add(self, completed: CompletedCall) -> None:
-        """Update with a result: types of groups are listed only later if brokers refuse it."""
+        """Update with a result: whose commits may be requested, and that types of groups are listed only later."""
         request, result = completed.call.request, completed.result
         if isinstance(request, protocol.ListTypedGroups) and isinstance(result, protocol.Failure) and result.is_final:
             self._list_types_at = completed.at + _RETRY_MS
+        if isinstance(request, protocol.DescribeGroup | protocol.DescribeTypedGroup):
+            self._answered.add(request.group)
 
     def _send_groups_and_metadata(self) -> None:
         if not self._tail.is_current or now_ms() - self._list_at >= _LIST_MS:
@@ -90,12 +94,8 @@ class Requests:
 
     def _send_commits(self) -> None:
         """Request commits of groups whose coordinator has just answered: one that refuses crashes librdkafka."""
-        in_flight = {call.key for call in self._client.in_flight}
-        due = [
-            group
-            for group in self._state.readable_groups
-            if ("states", group) not in in_flight and not self._is_followed(group)
-        ]
+        answered, self._answered = self._answered, set()
+        due = [group for group in self._state.readable_groups if group in answered and not self._is_followed(group)]
         if due and self._log_is_readable():
             due = self._turns.take_to_read(due, self._state.committed.groups_with(_COMMITS_AT_ONCE))
         for group in due:

@@ -259,14 +259,23 @@ def write(target: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
 
 
 def recover(directory: Path, unreadable: Unreadable) -> None:
-    """Seal the streams and remove the unfinished files that a killed writer left; keep damaged ones. Raises OSError."""
+    """Seal the streams and remove the unfinished files that a killed writer left; keep damaged ones.
+
+    Raises the first OSError once the rest is done; what could not be sealed is among the `streams`.
+    """
+    failures = []
     for path in sorted(path for folder in folders(directory) for path in folder.glob("_*")):
         is_stream = path.suffix == ".arrow"
         is_sealed = is_stream and any(path.parent.glob(f"{path.stem.removeprefix('_')}-*.parquet"))
-        if is_sealed or path.suffix == ".tmp":
-            path.unlink(missing_ok=True)  # a stream sealed just now has taken its .tmp with it
-        elif is_stream:
-            seal(path, unreadable)
+        try:
+            if is_sealed or path.suffix == ".tmp":
+                path.unlink(missing_ok=True)  # a stream sealed just now has taken its .tmp with it
+            elif is_stream:
+                seal(path, unreadable)
+        except OSError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
 
 
 def streams(directory: Path) -> list[Path]:

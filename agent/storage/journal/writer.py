@@ -11,6 +11,7 @@ from typing import IO, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import compute
 
 from agent.model.batches import ObservationBatch
 from agent.model.observations import KINDS
@@ -18,9 +19,19 @@ from agent.model.observations.base import Observation
 from agent.model.observations.kafka import OffsetsPosition
 from agent.storage.journal.batch_rows import BatchRows
 from agent.storage.journal.columns import MISFITS
-from agent.storage.journal.reader import COLUMNS, entries, warn
+from agent.storage.journal.reader import COLUMNS, readable_batches, warn
 from agent.storage.journal.retention import remove_expired
-from agent.storage.journal.segments import DAY_MS, Stream, Unreadable, find, in_groups, recover, seal, streams
+from agent.storage.journal.segments import (
+    DAY_MS,
+    FOREVER,
+    Stream,
+    Unreadable,
+    find,
+    in_groups,
+    recover,
+    seal,
+    streams,
+)
 
 SEGMENT_BYTES = 64 << 20
 SEGMENT_MS = 3_600_000
@@ -157,24 +168,33 @@ class Journal:
             self._lock = _locked(self._directory)
 
     def _flush(self) -> None:
-        # A restarted agent takes what is before a position for written: positions come last.
-        for (kind, day), parts in sorted(self._waiting.items(), key=lambda waiting: waiting[0][0] == _POSITIONS):
-            batches = [self._batch(kind, part) if isinstance(part, list) else part for part in parts]
-            batches = [batch for batch in batches if batch.num_rows]
+        """Write what can be written: a kind whose folder takes no writes must not keep others from the disk."""
+        failures: list[OSError] = []
+        for key in sorted(self._waiting, key=lambda key: key[0] == _POSITIONS):
+            if failures and key[0] == _POSITIONS:
+                break  # a restarted agent takes what is before a position for written
             try:
-                if batches:
-                    stream = self._open.get((kind, day))
-                    if stream is None:
-                        first = batches[0].column("position")[0].as_py()
-                        stream = Stream(self._directory, kind, day, first, batches[0].schema)
-                        self._open[kind, day] = stream
-                    stream.write(batch for table in in_groups(batches, _ROWS_IN_PIECE) for batch in table.to_batches())
+                self._write(*key)
             except OSError as error:
-                if isinstance(error, FileNotFoundError) and (kind, day) in self._open:
-                    self._open.pop((kind, day)).close()
-                msg = f"the journal {self._directory} cannot be written: {error}; observations wait in memory"
-                raise JournalError(msg) from error
-            del self._waiting[kind, day]
+                failures.append(error)
+                if isinstance(error, FileNotFoundError) and key in self._open:
+                    self._open.pop(key).close()
+        if failures:
+            msg = f"the journal {self._directory} cannot be written: {failures[0]}; observations wait in memory"
+            raise JournalError(msg) from failures[0]
+
+    def _write(self, kind: str, day: int) -> None:
+        """Write what waits of a kind and a date. Raises OSError, and all of it waits on."""
+        parts = self._waiting[kind, day]
+        batches = [self._batch(kind, part) if isinstance(part, list) else part for part in parts]
+        batches = [batch for batch in batches if batch.num_rows]
+        if batches:
+            stream = self._open.get((kind, day))
+            if stream is None:
+                first = batches[0].column("position")[0].as_py()
+                stream = self._open[kind, day] = Stream(self._directory, kind, day, first, batches[0].schema)
+            stream.write(batch for table in in_groups(batches, _ROWS_IN_PIECE) for batch in table.to_batches())
+        del self._waiting[kind, day]
 
     def seal(self, now: int) -> None:
         """Seal the segments that are large, old, or of another date than now (ms); call it every few seconds.
@@ -311,8 +331,8 @@ def _next_position(directory: Path, unreadable: Unreadable) -> int:
     last = -1
     for segment in find(directory):
         if segment.last is None:  # a stream that could not be sealed
-            for position, _ in entries(directory, kinds=[segment.kind], unreadable=unreadable):
-                last = max(last, position)
+            for _, batch in readable_batches([segment], -FOREVER, FOREVER, unreadable):
+                last = max(last, compute.max(batch.column("position")).as_py() or 0)
         else:
             last = max(last, segment.last)
     return last + 1

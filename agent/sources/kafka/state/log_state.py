@@ -66,7 +66,7 @@ class LogState:
 
     def are_settled(self, partitions: Sequence[TopicPartition]) -> bool:
         """Return whether the last log offsets of the partitions are known, so that only changes are of interest."""
-        if self.unavailable:
+        if self.unavailable and any(Unit(None, *place) in self.unavailable for place in partitions):
             return False
         # What is read together is the same in each poll: to compare it is much cheaper than to look each of it up.
         if self._settled.get(partitions[0]) != partitions:

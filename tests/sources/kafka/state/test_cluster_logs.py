@@ -232,6 +232,18 @@ def test_log_offsets_are_not_settled_while_a_leader_is_away() -> None:
     assert not state.logs.are_settled([("t", 0)])
 
 
+def test_log_offsets_of_others_stay_settled_while_a_leader_is_away() -> None:
+    """Else a single partition that is offline for days has all of them read in full by each poll."""
+    state = new_state()
+    apply_metadata(state, [1, 2], {0: 1, 1: 2, 2: 2})
+    for partition in (1, 2):
+        offsets = LogOffsets(at=5, cluster="main", topic="t", partition=partition, log_start=0, log_end=7)
+        apply(state, protocol.ListOffsets(2, [("t", partition)]), protocol.Offsets([offsets], []), sent_at=5)
+    apply_end(state, None, sent_at=6)
+    assert state.logs.are_settled([("t", 1), ("t", 2)])
+    assert not state.logs.are_settled([("t", 0), ("t", 1)])
+
+
 def test_a_late_result_of_a_former_leader_is_ignored() -> None:
     state = new_state()
     apply_metadata(state, [1, 2], {0: 2})
