@@ -116,6 +116,14 @@ class Poll(NamedTuple):
     sent_at: int
     completed_at: int
 
+    def shows_the_same(self, other: "Poll") -> bool:
+        """Return whether nothing was committed between the two, as far as they show."""
+        mine, theirs = (
+            {(commit.topic, commit.partition, commit.offset, commit.leader_epoch) for commit in poll.commits}
+            for poll in (self, other)
+        )
+        return mine == theirs
+
 
 class _Followed(NamedTuple):
     """A partition all of whose records are read. since: from those written then on; at: up to those, ms.
@@ -202,10 +210,15 @@ class Progress:
         }
 
     def add_poll(self, poll: Poll) -> None:
-        """Take note of a poll, whose commits have been emitted."""
+        """Take note of a poll, whose commits have been emitted.
+
+        The one before stands if nothing is new: polls may follow each other faster than readings, and each needs a
+        reading after it.
+        """
         partitions = self._partitions_of(poll.group)
+        before = self._polls.get(poll.group)
         if partitions and all(poll.sent_at >= partition.since for partition in partitions):
-            self._polls[poll.group] = poll
+            self._polls[poll.group] = before if before is not None and before.shows_the_same(poll) else poll
 
     def update(self, readings: Iterable[Reading], at: int) -> list[Poll]:
         """Take note of how far partitions had been read at a moment (ms); return the groups to follow now."""

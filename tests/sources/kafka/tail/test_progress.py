@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from agent.model.group_partition import partition_of
+from agent.model.observations.kafka import Commit
 from agent.sources.kafka.tail.group_turns import GroupTurns
 from agent.sources.kafka.tail.progress import (
     BEHIND_MS,
@@ -106,6 +107,22 @@ def test_a_poll_from_before_the_partition_was_read_does_not_count() -> None:
     progress = current()
     progress.add_poll(poll(NOW - 1, NOW + 30))
     assert progress.update(at_end(), NOW + 60) == []
+
+
+def test_polls_that_follow_each_other_faster_than_readings_do_not_keep_a_group_from_being_followed() -> None:
+    """Readings are known late: another poll has been completed by then."""
+    commits = [
+        Commit(at=NOW, cluster="main", group="group", topic="t", partition=0, offset=offset) for offset in (7, 9)
+    ]
+    progress = current()
+    for sent_at in range(NOW + 10, NOW + 130, 30):
+        progress.add_poll(Poll("group", commits[:1], sent_at, sent_at + 5))
+    assert [poll.sent_at for poll in progress.update(at_end(), NOW + 60)] == [NOW + 10]
+    progress.forget("group")
+    for sent_at, commit in zip(range(NOW + 210, NOW + 330, 30), (commits[0], *commits[1:] * 3), strict=True):
+        progress.add_poll(Poll("group", [commit], sent_at, sent_at + 5))
+    assert progress.update(at_end(), NOW + 240) == []  # what the log says until then is older than what was observed
+    assert [poll.sent_at for poll in progress.update(at_end(), NOW + 250)] == [NOW + 240]
 
 
 def test_other_partitions_do_not_count() -> None:
