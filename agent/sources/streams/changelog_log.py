@@ -30,6 +30,11 @@ _UNREADABLE_MS = 600_000
 """How long after the last unreadable record its partition counts as unavailable."""
 
 _HOUR_MS = 3_600_000
+_HOURS_AHEAD = 24
+"""Keys whose windows begin later count as keys without windows. Wrong clocks date their records; each of their hours
+would take a table, and would never be the oldest.
+"""
+
 _WINDOWS_MS = 24 * _HOUR_MS
 """Dropped windows that began earlier are not reported: changelogs keep them for a day after their end by default
 (windowstore.changelog.additional.retention.ms), and they are hardly written to.
@@ -183,16 +188,19 @@ class Changelog:
         self._last_numbers = last_numbers
         self._limit = limit
         self._decode = make_decoder(store.value)
-        self._is_windowed: bool | None = None
 
     def set_topic(self, topic_id: str | None, partitions: Iterable[int], now: int) -> bool:
-        """Set the topic's id and partitions; return whether the topic was re-created, which forgets all keys."""
-        is_new = topic_id != self.topic_id or (self.missing is not None and topic_id is None)
-        self.topic_id, self.missing = topic_id, None
+        """Set the topic's id and partitions; return whether the topic was re-created, which forgets all keys.
+
+        A topic whose id has never been known was re-created if it was missing. A known id is kept while brokers that
+        are not upgraded yet return none.
+        """
+        known_id = topic_id or self.topic_id
+        is_new = is_recreated(self.topic_id, topic_id) or (self.missing is not None and known_id is None)
+        self.topic_id, self.missing = known_id, None
         if is_new:
             self.partitions.clear()
             self._last_numbers.forget(self.topic)
-            self._is_windowed = None
         for number in partitions:
             self.partitions.setdefault(number, Partition(now))
         return is_new
@@ -228,7 +236,7 @@ class Changelog:
         rows = np.flatnonzero(readable)
         partitions, offsets = records.partitions[rows], records.offsets[rows]
         keys = [records.keys[row] or b"" for row in rows.tolist()] if len(rows) < len(numbers) else records.keys
-        decreases, changes = self._find_decreases(partitions, offsets, keys, numbers[rows])
+        decreases, changes = self._find_decreases(partitions, offsets, keys, numbers[rows], now)
         if decreases:
             self.end_episodes(now)
         room = self._limit - self.remembered_keys if decreases else 0
@@ -249,7 +257,7 @@ class Changelog:
             room -= _extend_episode(state, decreased, sum_before, now, drained_at, room=room)
 
     def _find_decreases(
-        self, partitions: NDArray[np.int64], offsets: NDArray[np.int64], keys: Sequence[Any], numbers: Numbers
+        self, partitions: NDArray[np.int64], offsets: NDArray[np.int64], keys: Sequence[Any], numbers: Numbers, now: int
     ) -> tuple[dict[int, list[KeyDecrease]], Numbers | None]:
         """Store the numbers; return decreases in live partitions, and by how much each number changed the sum.
 
@@ -261,9 +269,8 @@ class Changelog:
             salts[number] = state.salt
             live_from[number] = _NEVER if state.live_from is None else state.live_from
         hashes = np.fromiter(map(hash, keys), np.int64, len(keys)).view(np.uint64) ^ salts[partitions]
-        if self._is_windowed is None and keys:
-            self._is_windowed = bool(window_hours(keys[:1])[0])
-        hours = window_hours(keys) if self._is_windowed else None
+        hours = window_hours(keys)
+        hours[hours > now // _HOUR_MS + _HOURS_AHEAD] = 0
         update = self._last_numbers.update(self.topic, hashes, numbers, hours)
         decreases: dict[int, list[KeyDecrease]] = {}
         is_live = offsets[update.positions] >= live_from[partitions[update.positions]]
@@ -326,6 +333,14 @@ class Changelog:
             if reason is not None:
                 reasons[Unit(topic=topic, partition=number)] = reason
         return reasons
+
+
+def is_recreated(known_id: str | None, topic_id: str | None) -> bool:
+    """Return whether two ids of a topic prove that it was re-created: both known, and different.
+
+    Brokers before Kafka 2.8 know none, which matters during an upgrade.
+    """
+    return bool(known_id and topic_id) and known_id != topic_id
 
 
 def _extend_episode(

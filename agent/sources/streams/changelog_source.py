@@ -20,7 +20,7 @@ from agent.sources.availability import SOURCE, AvailabilityTracker
 from agent.sources.base import ChangeDetector, Emit
 from agent.sources.kafka.admin import protocol as wire
 from agent.sources.kafka.admin.client import AdminClient
-from agent.sources.streams.changelog_log import KEYS_REMEMBERED, Changelog, DecreaseEpisode
+from agent.sources.streams.changelog_log import KEYS_REMEMBERED, Changelog, DecreaseEpisode, is_recreated
 from agent.sources.streams.changelog_reader import ChangelogReader, Topics
 from agent.sources.streams.key_table import LastNumbers
 
@@ -44,7 +44,7 @@ bench.changelogs has seen 57 MB, and keys of episodes. The rest is for last valu
 
 
 class _PendingReport(NamedTuple):
-    """Decreases to report once their topic is known to be the one that was read."""
+    """Decreases of a partition to report once its topic is known to be the one that was read."""
 
     topic_id: str | None
     episode: DecreaseEpisode
@@ -107,7 +107,7 @@ class ChangelogSource:
         self._topics: Topics = {}
         """As last described: of those that have not changed since, brokers are not asked for more."""
         self._described_at = 0
-        self._pending: list[_PendingReport] = []
+        self._pending: dict[tuple[str, int], _PendingReport] = {}
         self._reported_at: dict[tuple[str, int], int] = {}
         self._polling = threading.Lock()
         self._closed = False
@@ -161,8 +161,7 @@ class ChangelogSource:
     def _poll_topics(self) -> list[ChangelogDecreases]:
         """Describe the topics when due or when there are decreases; return the decreases that this confirms."""
         now = now_ms()
-        if not self._pending:
-            self._collect_pending(now)
+        self._collect_pending(now)
         if self._pending or self._reader.awaits_topics or now - self._described_at >= _DESCRIBE_MS:
             self._client.send(("topics",), wire.DescribeTopics(list(self._changelogs)))
         decreases: list[ChangelogDecreases] = []
@@ -182,29 +181,30 @@ class ChangelogSource:
         return decreases
 
     def _collect_pending(self, now: int) -> None:
-        """Collect what is to be reported, before the topics are described."""
+        """Collect what is to be reported of partitions without a pending report, before the topics are described."""
         with self._reader.lock:
             for changelog in self._changelogs.values():
                 for episode, observation in changelog.unreported(self.cluster):
                     partition = (observation.topic, observation.partition)
-                    if now - self._reported_at.get(partition, 0) >= _REPORT_MS:
+                    if partition not in self._pending and now - self._reported_at.get(partition, 0) >= _REPORT_MS:
                         pending = _PendingReport(changelog.topic_id, episode, episode.changes, observation)
-                        self._pending.append(pending)
+                        self._pending[partition] = pending
 
     def _confirm_pending(self, topics: Topics, requested_at: int) -> list[ChangelogDecreases]:
-        """Return the observations that were pending at the time of the request and whose topic is still the same."""
+        """Return the observations that were pending at the time of the request and whose topic is still the same.
+
+        Of a topic that was re-created they are dropped. They stay pending while a topic cannot be described.
+        """
         confirmed = []
-        later = []
-        for pending in self._pending:
-            observation = pending.observation
-            topic = topics.get(observation.topic)
-            if observation.at > requested_at:  # a late response to an earlier request
-                later.append(pending)
-            elif isinstance(topic, wire.Topic) and topic.id == pending.topic_id:
+        for partition, pending in list(self._pending.items()):
+            topic = topics.get(pending.observation.topic)
+            if pending.observation.at > requested_at or not isinstance(topic, wire.Topic):
+                continue  # a late response to an earlier request, or none about this topic
+            del self._pending[partition]
+            if not is_recreated(pending.topic_id, topic.id):
                 pending.episode.reported = pending.changes
-                self._reported_at[observation.topic, observation.partition] = requested_at
-                confirmed.append(observation)
-        self._pending = later
+                self._reported_at[partition] = requested_at
+                confirmed.append(pending.observation)
         return confirmed
 
 

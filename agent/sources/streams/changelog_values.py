@@ -17,6 +17,7 @@ KEY_CHARACTERS = 80
 
 _WINDOW_BYTES = 12  # WindowKeySchema: after the key its window's start (8 bytes, ms) and a sequence number (4 bytes)
 _EARLIEST, _LATEST = 946_684_800_000, 4_102_444_800_000  # 2000 to 2100
+_HIGH_BYTES = b"\0\0"  # of each start in these years
 _HOUR_MS = 3_600_000
 _WINDOW = np.dtype([("start", ">i8"), ("sequence", ">i4")])
 _SEQUENCES = 1 << 24
@@ -73,11 +74,16 @@ def _make_json_decoder(path: Sequence[str]) -> Decode:
 
 def window_hours(keys: Sequence[bytes]) -> NDArray[np.int64]:
     """Return the hour (since the epoch) in which each key's window begins, 0 if the key has none."""
-    suffixes = b"".join([key[-_WINDOW_BYTES:].rjust(_WINDOW_BYTES, b"\0") for key in keys])
-    windows = np.frombuffer(suffixes, _WINDOW)
+    joined = b"".join(keys)
+    if len(joined) < _WINDOW_BYTES or _HIGH_BYTES not in joined:  # as in most plain keys; takes half of the time
+        return np.zeros(len(keys), np.int64)
+    lengths = np.fromiter(map(len, keys), np.int64, len(keys))
+    ends = np.cumsum(lengths)
+    views = np.ndarray(len(joined) - _WINDOW_BYTES + 1, _WINDOW, joined, strides=(1,))  # at each byte
+    windows = views[np.maximum(ends - _WINDOW_BYTES, 0)]
     start, sequence = windows["start"], windows["sequence"]
     is_window = (start >= _EARLIEST) & (start < _LATEST) & (sequence >= 0) & (sequence < _SEQUENCES)
-    return np.where(is_window, start // _HOUR_MS, 0).astype(np.int64)
+    return np.where(is_window & (lengths >= _WINDOW_BYTES), start // _HOUR_MS, 0).astype(np.int64)
 
 
 def key_text(key: bytes) -> str:

@@ -6,8 +6,9 @@ following buckets that is not (linear probing). Keys are only removed by `rebuil
 its way has a free slot.
 
 `LastNumbers` holds a table for each changelog, and one for each hour of windows. If memory is full, the changelog that
-takes the most gives way: a windowed store drops its oldest windows, any other keeps a sample of its keys. Sampling by
-hash keeps each partition's share, so that a task that lost its store is detected whichever it is, and a key is either
+takes the most gives way. If windows take more than half of its memory, it drops the oldest windows; a few of its keys
+may have none. Otherwise it keeps a sample of its keys; a few of them may look like those of windows. Sampling by hash
+keeps each partition's share, so that a task that lost its store is detected whichever it is, and a key is either
 followed for good or not at all, however often it occurs.
 """
 
@@ -34,6 +35,7 @@ _LOAD = 0.8
 _CHUNK = 1024  # buckets rebuilt at a time, which takes about 4 MB temporarily
 _HALF = np.uint64(32)
 _ALL_KEYS = 2**32
+_LEAST_TABLES = 3  # of a changelog: of an hour of windows, of the next one, and of keys without windows
 _EMPTY = np.empty(0, np.int64)
 
 
@@ -180,9 +182,9 @@ class Update(NamedTuple):
 
 
 class _ChangelogTables:
-    """Tables of one changelog by hour of its windows (0: no windows).
+    """Tables of one changelog by hour of its windows (0: of the keys without one).
 
-    Kept are windows from `earliest_hour` on, and the sample of keys `sample_below`.
+    Kept are keys without windows and windows from `earliest_hour` on, of both the sample of keys `sample_below`.
     """
 
     def __init__(self) -> None:
@@ -206,7 +208,7 @@ class LastNumbers:
         """memory: bytes; a few MB more are needed temporarily. Raises ValueError if it is too small."""
         self._memory = memory
         self._tables = {changelog: _ChangelogTables() for changelog in changelogs}
-        least = table_bytes(MIN_BUCKETS) * len(self._tables)
+        least = _LEAST_TABLES * table_bytes(MIN_BUCKETS) * len(self._tables)
         if memory < least:
             msg = f"expected at least {least} bytes for the last values of keys, got {memory}"
             raise ValueError(msg)
@@ -235,9 +237,10 @@ class LastNumbers:
     ) -> Update:
         """Store numbers in the order of the log and return what changed.
 
-        numbers: NO_NUMBER for a tombstone. hours: of the keys' windows, if any; a key's is always the same.
+        numbers: NO_NUMBER for a tombstone. hours: of the keys' windows, 0 for a key without one; a key whose hour
+        changes counts as another.
         """
-        if hours is None:
+        if hours is None or not hours.any():
             return self._update_hour(changelog, 0, hashes, numbers)
         positions, before = [_EMPTY], [_EMPTY]
         changes = np.zeros(len(numbers), np.int64)
@@ -257,7 +260,7 @@ class LastNumbers:
         order = np.argsort(hashes, kind="stable")
         tables = self._tables[changelog]
         while True:  # until there is room
-            if hour < tables.earliest_hour:
+            if 0 < hour < tables.earliest_hour:
                 return Update(_EMPTY, _EMPTY, None)
             table = self._get_table(tables, hour)
             if tables.sample_below != _ALL_KEYS:
@@ -307,8 +310,9 @@ class LastNumbers:
     def _free_memory(self, requesting: _ChangelogTables, table: KeyTable | None) -> None:
         """Take memory from the changelog that has the most."""
         largest = max(self._tables.values(), key=lambda tables: (tables.size, tables is requesting))
-        if len(largest.by_hour) > 1:
-            oldest = min(largest.by_hour)
+        hours = largest.by_hour.keys() - {0}
+        if len(hours) > 1 and sum(largest.by_hour[hour].size for hour in hours) * 2 > largest.size:
+            oldest = min(hours)
             del largest.by_hour[oldest]
             largest.earliest_hour = oldest + 1
             return

@@ -16,7 +16,7 @@ from agent.sources.streams.key_table import LastNumbers
 _STORE = DeclaredStore(application="shop", store="counts")
 _TOPIC = "shop-counts-changelog"
 _MINUTE = 60_000
-
+_HOUR = 60 * _MINUTE
 
 _COUNTS = _STORE.model_copy(update={"counts": "orders"})
 
@@ -96,7 +96,7 @@ def test_since_is_the_last_time_without_a_decrease() -> None:
 
 def test_decreases_before_the_first_log_end_are_not_reported() -> None:
     changelog = Changelog(_STORE, LastNumbers(1_000_000, [_TOPIC]))
-    assert changelog.set_topic("id", [0], 0)
+    changelog.set_topic("id", [0], 0)
     assert not changelog.set_topic("id", [0, 1], 5)
     changelog.set_log_end(0, 2)
     log = _Log(changelog)
@@ -110,7 +110,7 @@ def test_decreases_before_the_first_log_end_are_not_reported() -> None:
 
 
 def test_recreated_topic_starts_again() -> None:
-    """Nothing more is reported of the old one. A topic without an id is a new one if it was missing."""
+    """Nothing more is reported of the old one."""
     changelog = _changelog()
     log = _Log(changelog)
     log.write(10, (0, "a", 5), (0, "a", 4))
@@ -119,11 +119,31 @@ def test_recreated_topic_starts_again() -> None:
     changelog.set_log_end(0, 0)
     log.write(30, (0, "a", 1))
     assert _report(changelog) == []
-    assert changelog.set_topic(None, [0], 40)
+
+
+def test_topic_without_an_id_was_recreated_if_it_was_missing() -> None:
+    changelog = Changelog(_STORE, LastNumbers(1_000_000, [_TOPIC]))
+    assert not changelog.set_topic(None, [0], 40)
     assert not changelog.set_topic(None, [0], 50)
     changelog.missing = "there is no such topic"
     assert list(changelog.find_unavailable(55)) == [Unit(None, _TOPIC)]
     assert changelog.set_topic(None, [0], 60)
+
+
+def test_keys_are_kept_during_an_upgrade_to_topic_ids() -> None:
+    """Brokers that are not upgraded yet return no id, and a restarted one may not know the topic for a moment."""
+    changelog = Changelog(_STORE, LastNumbers(1_000_000, [_TOPIC]))
+    changelog.set_topic(None, [0], 0)
+    changelog.set_log_end(0, 0)
+    log = _Log(changelog)
+    log.write(10, (0, "a", 12))
+    for now, topic_id in enumerate(("id", None, "id", None), 20):
+        assert not changelog.set_topic(topic_id, [0], now)
+        changelog.missing = "there is no such topic"
+    log.write(30, (0, "a", 3))
+    assert [episode.total for episode in _report(changelog)] == [9]
+    assert changelog.set_topic("other", [0], 40)
+    assert changelog.coverage.keys == 0
 
 
 def test_restarted_partition_does_not_affect_others() -> None:
@@ -148,7 +168,7 @@ def test_records_without_a_key_are_counted_and_skipped() -> None:
 
 
 def test_keys_that_exceed_memory_are_unavailable() -> None:
-    changelog = _changelog(memory=200_000, partitions=1)
+    changelog = _changelog(memory=230_000, partitions=1)
     log = _Log(changelog)
     for first in range(0, 40_000, 10_000):
         log.write(10, *((0, f"key-{number}", 1) for number in range(first, first + 10_000)))
@@ -159,21 +179,63 @@ def test_keys_that_exceed_memory_are_unavailable() -> None:
     assert total == pytest.approx(40_000, rel=0.1)
 
 
+class _Windows:
+    """A store of windows of an hour, written at the time of its windows."""
+
+    first = 490_000 * _HOUR
+
+    def __init__(self, memory: int) -> None:
+        self.changelog = _changelog(memory, partitions=1)
+        self._end = 0
+
+    def write(self, now: int, start: int, keys: int, value: int = 6) -> None:
+        """Write the value of so many keys for the window that begins at `start`."""
+        written = Records(
+            np.zeros(keys, np.int64),
+            np.arange(self._end, self._end + keys),
+            [b"key-%d" % number + struct.pack(">qi", start, 0) for number in range(keys)],
+            [value.to_bytes(8)] * keys,
+        )
+        self._end += keys
+        self.changelog.apply(written, now, None)
+
+
 def test_recent_windows_that_exceed_memory_are_unavailable() -> None:
     """A day later they no longer matter."""
-    changelog = _changelog(memory=300_000, partitions=1)
-    first, per_hour, hour_ms = 490_000, 3_000, 3_600_000
-    count = 0
-    for hour in range(first, first + 6):
-        suffix = struct.pack(">qi", hour * hour_ms, 0)
-        keys = [b"key-%d" % number + suffix for number in range(per_hour)]
-        offsets = np.arange(count, count + per_hour)
-        changelog.apply(Records(np.zeros(per_hour, np.int64), offsets, keys, [bytes(8)] * per_hour), 10, None)
-        count += per_hour
-    now = (first + 6) * hour_ms
+    windows = _Windows(memory=300_000)
+    changelog = windows.changelog
+    for start in range(windows.first, windows.first + 6 * _HOUR, _HOUR):
+        windows.write(start, start, keys=3_000)
+    now = windows.first + 6 * _HOUR
     (reason,) = changelog.find_unavailable(now).values()
     assert reason.startswith(f"`changelog_memory` is full: only windows of {_TOPIC} from 20")
-    assert changelog.find_unavailable(now + 24 * hour_ms) == {}
+    assert changelog.find_unavailable(now + 24 * _HOUR) == {}
+
+
+@pytest.mark.parametrize("wrong", [0, -7 * _HOUR, 946_684_799_999])
+def test_first_window_does_not_decide_that_a_store_has_none(wrong: int) -> None:
+    """It may begin before 2000, as that of a record with the timestamp 0."""
+    windows = _Windows(memory=500_000)
+    windows.write(windows.first, wrong, keys=1)
+    for start in range(windows.first, windows.first + 40 * _HOUR, _HOUR):
+        windows.write(start, start, keys=2_000)
+    windows.write(start, start, keys=300, value=1)
+    windows.write(start, wrong, keys=1, value=5)
+    assert [(episode.keys, episode.total) for episode in _report(windows.changelog)] == [(301, 300 * 5 + 1)]
+
+
+def test_windows_dated_by_wrong_clocks_do_not_displace_current_ones() -> None:
+    """Windows up to a day ahead count as all others."""
+    windows = _Windows(memory=8_000_000)
+    for number, start in enumerate(range(windows.first, windows.first + 40 * _HOUR, _HOUR)):
+        windows.write(start, start, keys=150)
+        for device in range(6):
+            windows.write(start, start + (3_000 + number * 6 + device) * _HOUR, keys=device + 1)
+    windows.write(start, start, keys=150, value=2)
+    windows.write(start, start + 24 * _HOUR, keys=10)
+    windows.write(start, start + 24 * _HOUR, keys=10, value=5)
+    assert [(episode.keys, episode.total) for episode in _report(windows.changelog)] == [(160, 150 * 4 + 10)]
+    assert windows.changelog.find_unavailable(start) == {}
 
 
 @given(
@@ -286,7 +348,7 @@ def test_remembered_keys_of_all_partitions_are_limited() -> None:
 @pytest.mark.parametrize("unknown", ["not a count", "unreadable", "sampled", "beyond 64 bits"])
 def test_unknown_sum_is_not_reported(unknown: str) -> None:
     """The sum of a restarted partition is known again."""
-    changelog = _changelog(store=_STORE if unknown == "not a count" else _COUNTS, memory=200_000)
+    changelog = _changelog(store=_STORE if unknown == "not a count" else _COUNTS, memory=230_000)
     log = _Log(changelog)
     log.write(10, (1, "a", 9), (0, "x", None if unknown != "unreadable" else 0))
     if unknown == "unreadable":

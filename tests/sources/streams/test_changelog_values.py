@@ -63,6 +63,16 @@ def test_windows_are_recognized_by_the_end_of_keys() -> None:
     assert window_hours([]).dtype == np.int64
 
 
+@given(st.lists(st.binary(max_size=30) | st.builds(lambda key: key + struct.pack(">qi", _START, 7), st.binary())))
+def test_window_of_a_key_does_not_depend_on_other_keys(keys: list[bytes]) -> None:
+    assert window_hours(keys).tolist() == [window_hours([key])[0] for key in keys]
+
+
+def test_short_key_is_no_window_together_with_the_key_before() -> None:
+    window = struct.pack(">qi", _START, 0)
+    assert window_hours([window[:7], window[7:], window]).tolist() == [0, 0, _START // 3_600_000]
+
+
 @pytest.mark.parametrize(
     ("key", "text"),
     [

@@ -197,17 +197,54 @@ def test_oldest_windows_are_dropped_first() -> None:
 
 
 def test_hour_of_windows_larger_than_memory_keeps_a_sample() -> None:
-    last = LastNumbers(200_000, ["log"])
+    last = LastNumbers(230_000, ["log"])
     keys = np.array(_random(30_000), np.uint64)
     for hour in (7, 6, 8):
         last.update("log", keys, np.full(len(keys), 5), np.full(len(keys), hour))
     assert last.earliest_hour("log") == 8
-    assert last.size <= 200_000
+    assert last.size <= 230_000
     kept, total = last.coverage("log")
     assert 3_000 < kept < 20_000
     assert total == pytest.approx(len(keys), rel=0.1)
 
 
-def test_too_little_memory_is_refused() -> None:
+def test_keys_like_windows_do_not_displace_plain_keys() -> None:
+    """A sample is kept of both: most keys have no window."""
+    memory = 1_000_000
+    last = LastNumbers(memory, ["log"])
+    keys = np.array(_random(120_000), np.uint64)
+    hours = np.where(np.arange(len(keys)) % 20_000 < 3, 400 + np.arange(len(keys)) // 40_000, 0)
+    for first in range(0, len(keys), 10_000):
+        batch = slice(first, first + 10_000)
+        last.update("log", keys[batch], np.full(10_000, 8), hours[batch])
+        assert last.size <= memory
+    kept, total = last.coverage("log")
+    assert total == pytest.approx(len(keys), rel=0.05)
+    assert last.earliest_hour("log") == 0
+    update = last.update("log", keys, np.full(len(keys), 2), hours)
+    assert len(update.positions) == kept > 0.4 * memory / SLOT_BYTES
+
+
+def test_windows_are_dropped_before_the_few_keys_without_one() -> None:
+    last = LastNumbers(600_000, ["log"])
+    plain = np.array(_random(50, seed=3), np.uint64)
+    last.update("log", plain, np.full(len(plain), 8), np.zeros(len(plain), np.int64))
+    for hour in range(200, 220):
+        keys = np.array(_random(2_000, hour), np.uint64)
+        last.update("log", keys, np.full(len(keys), 8), np.full(len(keys), hour))
+    assert 200 < last.earliest_hour("log") < 220
+    assert len(last.update("log", plain, np.full(len(plain), 2)).positions) == len(plain)
+
+
+def test_least_memory_is_enough_for_windows_of_each_changelog() -> None:
+    """The next hour and keys without windows come before the last hour is dropped."""
+    changelogs = ["orders", "payments"]
+    least = 2 * 3 * table_bytes(MIN_BUCKETS)
+    last = LastNumbers(least, changelogs)
+    keys = np.array(_random(2_000), np.uint64)
+    for hour in (0, 50, 51, 52, 0, 53):
+        for changelog in changelogs:
+            last.update(changelog, keys, np.full(len(keys), 4), np.full(len(keys), hour))
+            assert last.size <= least
     with pytest.raises(ValueError, match="expected at least"):
-        LastNumbers(2 * table_bytes(MIN_BUCKETS) - 1, ["orders", "payments"])
+        LastNumbers(least - 1, changelogs)
