@@ -153,7 +153,10 @@ class KafkaSource:
         self._closed = False
 
     def poll(self) -> None:
-        """Read the cluster once and emit what changed, in one batch."""
+        """Read the cluster once and emit what changed, in one batch.
+
+        Raises, after that, what ended the thread that reads the log of commits; the next poll starts it again.
+        """
         with self._polling:
             in_flight_before, begun_at = set(self._client.in_flight), now_ms()
             self._state.begin_poll()
@@ -167,6 +170,7 @@ class KafkaSource:
             self._emit_changes(overdue)
             if not self._closed:
                 self._tail.add_polls(polls, begun_at)
+                self._tail.raise_crash()
 
     def _request_all(self) -> list[Poll]:
         """Send the requests, each kind once the responses to those before it are in; return the commits of groups."""

@@ -114,7 +114,7 @@ class CommitTail:
         self._positions.resume(positions, self._progress.count)
 
     def set_partitions(self, count: int, answered_at: int) -> None:
-        """Read so many partitions. Call it every few seconds. Raises what ended the thread, after starting it again.
+        """Read so many partitions. Call it every few seconds: it starts the thread, also after that ended.
 
         count: 0 if the topic cannot be seen, which changes nothing. answered_at: when brokers last answered a poll, ms.
         While none does, polling groups would not help.
@@ -126,10 +126,13 @@ class CommitTail:
                 self._log.warning("offsets_topic_replaced", partitions=count)
                 self._positions = Positions()
             self._lose(now_ms())
-        crash, self._crash = self._crash, None
-        if (self._thread is None and count) or crash is not None:
+        if (self._thread is None and count) or (self._thread is not None and not self._thread.is_alive()):
             self._thread = threading.Thread(target=self._run, name=f"commits-{self._cluster}", daemon=True)
             self._thread.start()
+
+    def raise_crash(self) -> None:
+        """Raise what ended the thread since the last call, if anything has."""
+        crash, self._crash = self._crash, None
         if crash is not None:
             raise crash
 
@@ -200,7 +203,7 @@ class CommitTail:
                     self._consume(consumer, properties)
                 finally:
                     consumer.close()
-        except BaseException as error:  # noqa: BLE001 - raised by the next call of set_partitions
+        except BaseException as error:  # noqa: BLE001 - see raise_crash
             try:  # reading the same records once more would fail again
                 self._leave_out(range(self._progress.count), f"the agent failed to read them: {error!r}")
             finally:

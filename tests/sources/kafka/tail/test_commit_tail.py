@@ -124,6 +124,7 @@ class Run:
         while not condition():
             assert time.monotonic() < deadline, f"timed out waiting for {what}"
             self.tail.set_partitions(1, now_ms())
+            self.tail.raise_crash()
             self.tail.take_over([_KEY.group])
             self.tail.add_polls([], now_ms())
             time.sleep(_STATISTICS_S / 2)
