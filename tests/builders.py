@@ -66,11 +66,15 @@ def check_run(seconds: float, check: str, *, complete: bool = True) -> CheckRun:
     return CheckRun(at=after(seconds), cluster=CLUSTER, check=check, started_at=0, complete=complete, outcome="found")
 
 
-def check_finding(check: str, ended_at: int, at: int, subject: dict[str, Any]) -> CheckFinding:
-    """Return a finding dated `at` of a run that ended at `ended_at`, both ms."""
-    finding = Finding(
-        rule=check, kind=check, severity=Severity.WARNING, at=at, subject=subject, detail=f"{check} found it",
-        previous={"offset": 7_000}, current={"offset": 5_000}, records=Records(reread=2_000),
-    )  # fmt: skip
+def check_finding(check: str, ended_at: int, at: int, subject: dict[str, Any], **fields: Any) -> CheckFinding:
+    """Return a finding dated `at` of a run that ended at `ended_at`, both ms; fields: further ones of the finding."""
+    fields = {
+        "detail": f"{check} found it",
+        "previous": {"offset": 7_000},
+        "current": {"offset": 5_000},
+        "records": Records(reread=2_000),
+        **fields,
+    }
+    finding = Finding(rule=check, kind=check, severity=Severity.WARNING, at=at, subject=subject, **fields)
     keys = {name: subject.get(name) for name in ("group", "topic", "partition", "broker")}
     return CheckFinding(at=ended_at, cluster=CLUSTER, check=check, finding=finding_json(finding), **keys)

@@ -3,7 +3,7 @@
 The finding itself holds when it happened; the observation holds which run found it. Checks compare, rules report.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from typing import ClassVar
@@ -69,34 +69,52 @@ class CheckRule(TopicRule):
         """Yield each finding once, as the first run reported it, until it is final."""
         reported = set()
         for observation in _sightings(self.kind, scope, facts):
-            found = _parse(observation.finding)
+            found = _parse(observation)
             if found is None or observation.seen <= facts.now - FINALIZATION_MS or not self.is_reportable(found):
                 continue
-            finding = msgspec.structs.replace(
-                found,
-                rule=self.kind,
-                kind=self.kind,
-                severity=self.effective_severity(found.severity) or found.severity,
-                recovered_at=None,
-                subject={**found.subject, **scope.subject},
-                known_at=observation.seen,
-            )
+            finding = self._reported(found, scope, known_at=observation.seen)
             if finding.key not in reported:
                 reported.add(finding.key)
                 yield finding
 
     def follow(self, finding: Finding, scope: Scope, facts: Facts) -> Finding:
-        """Return the finding as recovered at the first complete run after the last that found it."""
-        # Each run is evaluated when it ends: sightings of earlier runs need not be kept.
-        recent = facts.history(CheckRun, scope.cluster, self.kind).after(
-            max(finding.known_at, facts.now - RETENTION_MS)
+        """Return the finding as the last run described it, recovered at the first complete run after that.
+
+        It keeps the time that the first run gave it.
+        """
+        # Each run is evaluated when it ends: earlier runs and their sightings need not be kept.
+        since = max(finding.known_at, facts.now - RETENTION_MS)
+        last = finding.known_at
+        for sighting in reversed(_sightings(self.kind, scope, facts).after(since)):
+            found = _parse(sighting)
+            if found is not None and _is_same(found, finding):
+                last = sighting.at
+                newest = self._reported(found, scope, known_at=finding.known_at)
+                finding = msgspec.structs.replace(newest, rule=finding.rule, at=finding.at, since=finding.since)
+                break
+        runs = facts.history(CheckRun, scope.cluster, self.kind).after(max(last, since))
+        return recovered(finding, next((run.at for run in runs if run.complete and run.outcome != "failed"), None))
+
+    def reconcile(self, findings: Sequence[Finding]) -> Sequence[Finding]:
+        """Return the findings without those that a later run dated otherwise while they were open."""
+        kept: dict[str, list[Finding]] = {}
+        for finding in sorted(findings, key=lambda finding: (finding.known_at, finding.at)):
+            # Compared only with others at its place: there may be thousands.
+            earlier = kept.setdefault(finding.key[1], [])
+            if not any(_is_open(first, finding.known_at) and _is_same(finding, first) for first in earlier):
+                earlier.append(finding)
+        return [finding for same_place in kept.values() for finding in same_place]
+
+    def _reported(self, found: Finding, scope: Scope, known_at: int) -> Finding:
+        return msgspec.structs.replace(
+            found,
+            rule=self.kind,
+            kind=self.kind,
+            severity=self.effective_severity(found.severity) or found.severity,
+            recovered_at=None,
+            subject={**found.subject, **scope.subject},
+            known_at=known_at,
         )
-        runs = [run.at for run in recent if run.complete and run.outcome != "failed"]
-        if not runs:
-            return finding
-        sightings = _sightings(self.kind, scope, facts).after(finding.known_at)
-        last = max((found.at for found in sightings if _is_same(found, finding)), default=finding.known_at)
-        return recovered(finding, next((at for at in runs if at > last), None))
 
 
 class GroupCheckRule(EventRule, CheckRule, GroupRule):
@@ -111,20 +129,25 @@ def _sightings(check: str, scope: Scope, facts: Facts) -> History[CheckFinding]:
     return facts.history(CheckFinding, scope.cluster, check, scope.group, scope.topic, scope.partition, scope.broker)
 
 
-def _is_same(observation: CheckFinding, finding: Finding) -> bool:
-    """Return whether the observation has the finding's time, subject and position, whatever else has changed."""
-    found = _parse(observation.finding)
-    return (
-        found is not None
-        and (found.at, found.position) == (finding.at, finding.position)
-        and {**found.subject, "cluster": observation.cluster} == finding.subject
-    )
+def _is_same(found: Finding, finding: Finding) -> bool:
+    """Return whether both are one fault, whatever else has changed: a run may estimate its time anew."""
+    is_place = found.key[1] == finding.key[1]  # the subject and the position
+    return is_place and (found.at == finding.at or found.labels[:1] == finding.labels[:1])
+
+
+def _is_open(finding: Finding, at: int) -> bool:
+    return finding.recovered_at is None or finding.recovered_at > at
+
+
+def _parse(observation: CheckFinding) -> Finding | None:
+    """Return the finding, or None if the text is not one: a journal edited by hand may hold anything."""
+    return _parse_of(observation.cluster, observation.finding)
 
 
 @lru_cache(maxsize=4_096)
-def _parse(text: str) -> Finding | None:
-    """Return the finding, or None if the text is not one: a journal edited by hand may hold anything."""
+def _parse_of(cluster: str, text: str) -> Finding | None:
     try:
-        return finding_from_json(text)
+        found = finding_from_json(text)
     except ValueError:
         return None
+    return msgspec.structs.replace(found, subject={**found.subject, "cluster": cluster})

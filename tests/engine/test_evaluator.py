@@ -291,14 +291,24 @@ def test_late_fact_after_a_restart_withdraws_the_finding() -> None:
 DAY_S = 86_400
 
 
-def divergences(ended: float, seconds: Iterable[int]) -> list[CheckFinding]:
-    """Return what a run of replica_divergence found in one partition."""
+def divergences(ended: float, brokers: Iterable[int]) -> list[CheckFinding]:
+    """Return what a run found in one partition: each broker differs from broker 0, in records of that second."""
     return [
         check_finding(
-            "replica_divergence", after(ended), after(second), {"cluster": "main", "topic": "t", "partition": 0}
+            "replica_divergence",
+            after(ended),
+            after(broker),
+            {"cluster": "main", "brokers": [0, broker], "topic": "t", "partition": 0},
         )
-        for second in seconds
+        for broker in brokers
     ]
+
+
+def damage(ended: float, at: float, position: int = 0, label: str = "crc_mismatch", detail: str = "x") -> CheckFinding:
+    """Return a fault that a run found in a log of broker 7 and dated `at`."""
+    subject = {"cluster": "main", "broker": 7, "topic": "t", "partition": 0, "file": "t-0/00000000000000000000.log"}
+    fields = {"labels": (label,), "position": position, "detail": detail}
+    return check_finding("log_segments", after(ended), after(at), subject, **fields)
 
 
 def test_check_finding_is_followed_across_a_restart() -> None:
@@ -323,6 +333,65 @@ def test_thousands_of_daily_check_findings_do_not_accumulate() -> None:
     assert not rules.evaluator._timers
     assert not rules.evaluator._active_findings
     assert not rules.evaluator._dependencies.dependents
+
+
+def test_fault_that_each_run_dates_anew_is_one_finding() -> None:
+    """A record without a timestamp has the time of its file, to which the broker goes on writing."""
+    rules = RuleRun("segments")
+    for day in range(1, 6):
+        found = damage(day * DAY_S, day * DAY_S - 40, detail=f"as of day {day}")
+        rules.observe(found, check_run(day * DAY_S, "log_segments"))
+        rules.observe(tick(day * DAY_S + 7_200))
+        (standing,) = rules.findings
+        assert (standing.at, standing.recovered_at) == (after(DAY_S - 40), None)
+        assert standing.detail == f"as of day {day}"
+    rules.observe(check_run(6 * DAY_S, "log_segments"))
+    assert [finding.recovered_at for finding in rules.findings] == [after(6 * DAY_S)]
+
+
+def test_fault_dated_anew_is_one_finding_across_a_restart() -> None:
+    before, resumed = RuleRun("segments"), RuleRun("segments")
+    findings = before.observe(damage(DAY_S, 100), check_run(DAY_S, "log_segments"))
+    resumed.evaluator.resume(findings)
+    assert resumed.observe(damage(2 * DAY_S, 200), check_run(2 * DAY_S, "log_segments")) == []
+    (recovered,) = resumed.observe(check_run(3 * DAY_S, "log_segments"))
+    assert (recovered.at, recovered.recovered_at) == (after(100), after(3 * DAY_S))
+
+
+def test_other_fault_of_a_damaged_log_is_a_finding_of_its_own() -> None:
+    rules = RuleRun("segments")
+    rules.observe(damage(DAY_S, 100, 70), check_run(DAY_S, "log_segments"))
+    elsewhere, torn = damage(2 * DAY_S, 300, 140), damage(2 * DAY_S, 300, 70, "torn_tail")
+    rules.observe(damage(2 * DAY_S, 200, 70), elsewhere, torn, check_run(2 * DAY_S, "log_segments"))
+    found = {(finding.position, finding.labels[0], finding.at) for finding in rules.findings}
+    assert found == {
+        (70, "crc_mismatch", after(100)),
+        (140, "crc_mismatch", after(300)),
+        (70, "torn_tail", after(300)),
+    }
+    rules.observe(damage(3 * DAY_S, 400, 140), check_run(3 * DAY_S, "log_segments"))
+    (left,) = [finding for finding in rules.findings if finding.recovered_at is None]
+    assert (left.position, left.at) == (140, after(300))
+
+
+def test_fault_that_comes_back_after_its_repair_is_a_new_finding() -> None:
+    rules = RuleRun("segments")
+    rules.observe(damage(DAY_S, 100), check_run(DAY_S, "log_segments"))
+    rules.observe(check_run(2 * DAY_S, "log_segments"))
+    rules.observe(damage(3 * DAY_S, 300), check_run(3 * DAY_S, "log_segments"))
+    assert [(finding.at, finding.recovered_at) for finding in rules.findings] == [
+        (after(100), after(2 * DAY_S)),
+        (after(300), None),
+    ]
+
+
+def test_events_that_checks_find_stay_apart() -> None:
+    """A group that moves twice has moved twice, whichever runs find it."""
+    rules, subject = RuleRun("history"), {"cluster": "main", "group": "g", "topic": "t", "partition": 0}
+    for day, moves in ((1, [10, 20]), (2, [20, 30])):
+        found = (check_finding("offset_history", after(day * DAY_S), after(second), subject) for second in moves)
+        rules.observe(*found, check_run(day * DAY_S, "offset_history"))
+    assert sorted(finding.at for finding in rules.findings) == [after(10), after(20), after(30)]
 
 
 def stalled_group(rules: RuleRun, until: int) -> None:
