@@ -130,7 +130,7 @@ def _sightings(check: str, scope: Scope, facts: Facts) -> History[CheckFinding]:
 
 
 def _is_same(found: Finding, finding: Finding) -> bool:
-    """Return whether both are one fault, whatever else has changed: a run may estimate its time anew."""
+    """Return whether both are one fault, whatever else has changed: each run may estimate its time."""
     is_place = found.key[1] == finding.key[1]  # the subject and the position
     return is_place and (found.at == finding.at or found.labels[:1] == finding.labels[:1])
 

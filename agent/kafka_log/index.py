@@ -77,8 +77,7 @@ class IndexCheck:
         misses = self._misses
         # Entries beyond the last batch: an active index does not use them, and after a crash it may be ahead.
         misses[self._checked :] = (self._positions[self._checked :] < log.size) | (not self._active)
-        for begin, end in log.damaged:
-            misses &= ~((self._positions >= begin) & (self._positions < end))
+        misses &= ~_is_within(self._positions, log.damaged)
         if not log.damaged:
             misses[: self._checked] |= self._offsets[: self._checked] > log.last_offset
         wrong = _find_reportable(misses, active=self._active)
@@ -137,6 +136,12 @@ def find_time_index_faults(raw: bytes, base_offset: int, log: LogSummary, *, act
             )
         )
     return found
+
+
+def _is_within(positions: NDArray[np.int64], ranges: tuple[tuple[int, int], ...]) -> NDArray[np.bool_]:
+    """Return which positions are in a range: where more ranges have begun than ended. Each may have thousands."""
+    begins, ends = np.sort(np.array(ranges, dtype=np.int64).reshape(-1, 2), axis=0).T
+    return np.searchsorted(begins, positions, side="right") > np.searchsorted(ends, positions, side="right")
 
 
 def _find_reportable(wrong: NDArray[np.bool_], *, active: bool) -> NDArray[np.intp]:

@@ -131,6 +131,7 @@ def _scan_log(segment: Segment, log_faults: list[Fault], throttle: Throttle, *, 
     if file is None:
         return
     pending: list[BatchColumns] = []
+    rows = 0
     with file:
         for item in scan_columns(
             _ThrottledFile(file, f"{segment.directory}/{segment.file}", throttle),
@@ -143,9 +144,10 @@ def _scan_log(segment: Segment, log_faults: list[Fault], throttle: Throttle, *, 
             if isinstance(item, Fault):
                 log_faults.append(item)
                 continue
-            if sum(columns.row_count for columns in pending) + item.row_count > MAX_ROWS:
+            rows += item.row_count
+            if rows > MAX_ROWS:
                 yield concatenate(pending)
-                pending = []
+                pending, rows = [], item.row_count
             pending.append(item)
     if pending:
         yield concatenate(pending)

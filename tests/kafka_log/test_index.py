@@ -69,6 +69,14 @@ def test_active_index_may_be_preallocated_and_ahead_of_its_log() -> None:
     assert (fault.position, fault.size) == (8, 3)
 
 
+def test_entries_outside_of_all_damaged_ranges_are_checked() -> None:
+    """Ranges overlap: batches outside of the segment may be damaged themselves."""
+    damaged = ((2_000, 9_000), (3_000, 3_500), (9_500, 10_000), (11_000, 11_000))
+    checked = {position for position in (1_999, 2_000, 3_600, 8_999, 9_001, 9_500, 9_999, 10_001, 11_001)
+               if check_index(offset_index((1_250, position)), log=LOG._replace(damaged=damaged))}  # fmt: skip
+    assert checked == {1_999, 9_001, 10_001, 11_001}
+
+
 def test_entries_for_a_damaged_range_are_not_checked() -> None:
     log = LOG._replace(damaged=((10_000, 10_500),), last_offset=1_300)
     assert not check_index(offset_index((1_200, 10_000), (1_390, 19_500)), log=log)

@@ -4,7 +4,10 @@ import struct
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
+from agent.kafka_log import segments
+from agent.kafka_log.batch_formats import BatchColumns
 from agent.kafka_log.log_directory import Segment, list_partitions
 from agent.kafka_log.segments import SCHEMA, LocatedFault, Throttle, read_rows, unthrottled
 from tests.kafka_log.writer import batch, entry, wrapper, write_log
@@ -15,10 +18,10 @@ def list_segments(root: Path) -> list[Segment]:
     return [segment for partition in list_partitions(2005, str(root)) for segment in partition.segments]
 
 
-def find_labels(*segments: Segment, throttle: Throttle = unthrottled) -> list[str]:
+def find_labels(*of: Segment, throttle: Throttle = unthrottled) -> list[str]:
     """Return the labels of the segments' faults."""
     found: list[LocatedFault] = []
-    for segment in segments:
+    for segment in of:
         list(read_rows(segment, found.append, throttle=throttle))
     return [located.fault.label for located in found]
 
@@ -134,3 +137,26 @@ def test_segments_merged_meanwhile_hold_the_offsets_of_both(tmp_path: Path) -> N
     assert find_labels(segment) == ["outside_segment"]
     next_log.unlink()
     assert not find_labels(segment)
+
+
+def test_work_grows_with_the_number_of_faults_not_its_square(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int] = []
+    row_count = BatchColumns.row_count
+
+    def count(columns: BatchColumns) -> int:
+        counted.append(1)
+        return row_count.__get__(columns)
+
+    monkeypatch.setattr(BatchColumns, "row_count", property(count))
+    write_log(tmp_path, *(entry(1, "none", offset, 1) for offset in range(240, 0, -1)))
+    assert find_labels(*list_segments(tmp_path)) == ["offsets_went_back"] * 239
+    assert len(counted) < 10 * 240
+
+
+def test_rows_between_faults_are_joined_up_to_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "MAX_ROWS", 7)
+    write_log(tmp_path, *(entry(1, "none", offset, 1) for offset in range(18, 0, -1)))
+    (segment,) = list_segments(tmp_path)
+    assert [rows.num_rows for rows in read_rows(segment, lambda _: None)] == [7, 7, 4]
