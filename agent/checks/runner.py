@@ -2,7 +2,7 @@
 
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -30,6 +30,9 @@ from agent.rules import CHECK_RULES
 
 _LINES = 5
 """How many findings a result lists."""
+
+_NARROWING = frozenset({"--from", "--to", "--topic", "--group"})
+"""The options with which a run does not examine everything."""
 
 _AHEAD_MS = 60_000
 """How long before a check is due Spark starts."""
@@ -179,8 +182,12 @@ class Checks:
     def _run(self, job: _Job, process: KeptProcess) -> CheckResult | None:
         started_at = now_ms()
         log.info("check_started", check=job.check, cluster=job.cluster, request=job.request and job.request.id)
+        if job.request is None:
+            options = scheduled_options(job.check, self._settings, started_at)
+        else:
+            options = requested_options(job.request)
         try:
-            outcome, files = self._outcome(job, process, started_at)
+            outcome, files = self._outcome(job, process, [*options, *self._output_options(job, started_at)])
         except Exception as error:  # an internal error is reported like any failure, and the next check runs
             log.exception("check_run_failed", check=job.check, cluster=job.cluster)
             outcome = Outcome("failed", f"internal error: {error!r}; the agent's log has the details")
@@ -190,17 +197,15 @@ class Checks:
             return None
         failure = {"reason": outcome.reason, "log": "\n".join(outcome.log)} if outcome.reason else {}
         log.info("check_finished", check=job.check, cluster=job.cluster, outcome=outcome.outcome, **failure)
-        return _result(job, outcome, started_at, files, complete=self._is_complete(job))
+        return _result(job, outcome, started_at, files, complete=_NARROWING.isdisjoint(options))
 
-    def _outcome(self, job: _Job, process: KeptProcess, now: int) -> tuple[Outcome, _Files]:
-        settings, check = self._settings, self._settings.checks[job.check]
+    def _output_options(self, job: _Job, now: int) -> list[str]:
         if job.request is None:
-            options = [
-                *scheduled_options(job.check, settings, now),
-                *page_options(job.check, job.cluster, settings, now),
-            ]
-        else:
-            options = [*requested_options(job.request), *result_options(job.request, settings)]
+            return page_options(job.check, job.cluster, self._settings, now)
+        return result_options(job.request, self._settings)
+
+    def _outcome(self, job: _Job, process: KeptProcess, options: Sequence[str]) -> tuple[Outcome, _Files]:
+        settings, check = self._settings, self._settings.checks[job.check]
         limits = Limits(
             check.time_limit or settings.spark.time_limit, check.memory_limit or settings.spark.memory_limit
         )
@@ -211,12 +216,6 @@ class Checks:
                 *client_options(job.check, settings, job.cluster, report.parent), *options, "--report", str(report),
             ]  # fmt: skip
             return process.run(arguments, limits, self._stop), _Files.read(report)
-
-    def _is_complete(self, job: _Job) -> bool:
-        """Return whether the run examines everything, without a window or a filter."""
-        if job.request is None:
-            return self._settings.checks[job.check].window is None
-        return not requested_options(job.request)
 
 
 def _prepare(process: KeptProcess, check: str | None = None) -> None:

@@ -165,6 +165,17 @@ def test_run_is_complete_without_filter_and_window(
         assert run.complete == complete
 
 
+def test_window_of_a_check_of_whole_logs_leaves_its_runs_complete(scripted: Scripted, tmp_path: Path) -> None:
+    """It has no effect there: else what such a run no longer finds would never recover."""
+    scripted("sys.exit(3 if '--from' in sys.argv else 0)")
+    toml = TOML.replace('replica_divergence = { settle = "0s" }', 'replica_divergence = { window = "7d" }')
+    with running(tmp_path, toml) as (checks, results):
+        checks.run_on_schedule("replica_divergence")
+        (run,) = results.get(timeout=30).observations
+    assert isinstance(run, CheckRun)
+    assert (run.outcome, run.complete) == ("clean", True)
+
+
 def test_schedule_runs_a_check_for_each_cluster_with_input(scripted: Scripted, tmp_path: Path) -> None:
     scripted("")
     with running(tmp_path) as (checks, results):
