@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Literal, NamedTuple, Self
 
 import psutil
+import structlog
 
 from agent.config.child_processes import SPARK, python_environment, python_module
 from agent.model.check_protocol import ENDED, PROGRESS
@@ -28,6 +29,9 @@ _LINE_BYTES = 1 << 20
 _POLL_S = 0.5
 _DRAIN_S = 10.0  # for what is left in the pipes of a check that has ended
 _STOP_S = 2.0  # for Spark to stop by itself
+_KILL_S = 10.0  # for killed processes to end
+
+log = structlog.get_logger(__name__)
 
 
 class Limits(NamedTuple):
@@ -120,9 +124,12 @@ class CheckProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        kill_session(self._process.pid)
-        with suppress(BrokenPipeError):  # a request that an ended server has not read
-            self._process.__exit__(None, None, None)
+        process = self._process
+        kill_session(process.pid)
+        for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
+            with suppress(BrokenPipeError):  # a request that an ended server has not read
+                pipe.close()
+        process.poll()  # unlike wait() no risk to hang if it could not be killed
 
     @property
     def pid(self) -> int:
@@ -198,7 +205,8 @@ class _Run:
             ended = time.monotonic()
             while selector.get_map() and time.monotonic() - ended < _DRAIN_S:
                 _read(selector, lines, _POLL_S)
-        return self._outcome(process.wait(), stopped)
+        status = process.poll()
+        return self._outcome(-signal.SIGKILL if status is None else status, stopped)
 
     def _reason_to_stop(self, stop: threading.Event, seconds: float) -> str:
         time_limit, memory_limit = self._limits
@@ -206,8 +214,7 @@ class _Run:
             return "it was stopped"
         if time_limit is not None and seconds * 1000 >= time_limit:
             return f"it was stopped: it had not ended after {duration_text(time_limit)}"
-        used = session_memory(self._process.pid) if memory_limit is not None else 0
-        if memory_limit is not None and used > memory_limit:
+        if memory_limit is not None and (used := session_memory(self._process.pid, memory_limit)) > memory_limit:
             return f"it was stopped: it used {used >> 20:,} MiB, more than its limit of {memory_limit >> 20:,} MiB"
         return ""
 
@@ -306,22 +313,46 @@ def session_processes(session: int) -> list[psutil.Process]:
     return found
 
 
-def session_memory(session: int) -> int:
-    """Return the resident memory of all processes of a session, bytes."""
-    total = 0
-    for process in session_processes(session):
-        with suppress(psutil.NoSuchProcess):
-            total += process.memory_info().rss
-    return total
+def session_memory(session: int, limit: int) -> int:
+    """Return the memory of all processes of a session, bytes; more than the limit only if they really use that.
+
+    What Spark's forked workers share is then counted once (PSS in proc_pid_smaps(5)), which takes longer to find out.
+    """
+    processes = session_processes(session)
+    resident = sum(map(_resident_memory, processes))
+    return resident if resident <= limit else sum(map(_proportional_memory, processes))
+
+
+def _resident_memory(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.NoSuchProcess:
+        return 0
+
+
+def _proportional_memory(process: psutil.Process) -> int:
+    """Return its memory with its part of what it shares; its resident memory if the system does not show that."""
+    try:
+        memory = process.memory_full_info()
+    except psutil.NoSuchProcess:
+        return 0
+    except psutil.AccessDenied:
+        return _resident_memory(process)
+    return int(getattr(memory, "pss", memory.rss))
 
 
 def kill_session(session: int) -> None:
-    """Kill all processes of a session and wait until they have ended."""
+    """Kill all processes of a session and wait until they have ended, for a while: one may hang in the kernel."""
+    deadline = time.monotonic() + _KILL_S
     while processes := session_processes(session):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            log.error("check_processes_not_killed", pids=[process.pid for process in processes])
+            return
         for process in processes:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(processes, timeout=1)
+        psutil.wait_procs(processes, timeout=min(1, left))
 
 
 def _lower_priority(pid: int) -> None:

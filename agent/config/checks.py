@@ -110,7 +110,7 @@ class Spark(ConfigModel):
     """A Spark Connect server, `sc://host:15002`, in place of a master. Of `conf` it takes `spark.sql.*`, and no Java
     is needed here."""
     memory_limit: Size = 4 << 30
-    """Resident memory that all processes of one check on this host may use together."""
+    """Memory that all processes of one check on this host may use together; what they share counts once."""
     driver_memory: Annotated[str, AfterValidator(_java_size), AfterValidator(_within_limit)] = Field(
         "1g", validate_default=True
     )

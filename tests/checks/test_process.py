@@ -1,14 +1,25 @@
 """The process of a check: output, limits, and that no process of it is left."""
 
 import os
+import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from structlog.testing import capture_logs
 
-from agent.checks.process import MOST_FINDINGS, Limits, Outcome, run_check, session_processes
+from agent.checks.process import (
+    MOST_FINDINGS,
+    Limits,
+    Outcome,
+    kill_session,
+    run_check,
+    session_memory,
+    session_processes,
+)
 from agent.model.findings import finding_from_json
 from testbed.waiting import wait_until
 from tests.checks.conftest import Scripted, written
@@ -120,6 +131,52 @@ def test_memory_of_all_processes_counts(scripted: Scripted) -> None:
     assert outcome.outcome == "failed"
     assert outcome.reason.startswith("it was stopped: it used ")
     assert outcome.reason.endswith(" MiB, more than its limit of 200 MiB")
+
+
+@pytest.fixture
+def forked() -> Iterator[int]:
+    """A session of five processes that share 120 MB."""
+    script = """if True:
+        import os, signal
+        held = bytearray(120_000_000)
+        for _ in range(4):
+            if os.fork() == 0:
+                signal.pause()
+        print(flush=True)
+        signal.pause()
+    """
+    with psutil.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, start_new_session=True) as process:
+        process.stdout.readline()
+        yield process.pid
+        kill_session(process.pid)
+
+
+def test_memory_that_forked_processes_share_counts_once(forked: int) -> None:
+    assert 120_000_000 < session_memory(forked, 300_000_000) < 300_000_000
+
+
+def test_memory_is_the_resident_one_if_what_is_shared_is_unknown(forked: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(process: psutil.Process) -> None:
+        raise psutil.AccessDenied(process.pid)
+
+    monkeypatch.setattr(psutil.Process, "memory_full_info", refuse)
+    assert session_memory(forked, 300_000_000) > 600_000_000
+
+
+def test_process_that_cannot_be_killed_keeps_nothing_waiting(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hangs in the kernel, on a disk that does not answer."""
+    scripted("Path('session').write_text(str(os.getsid(0))); time.sleep(600)")
+    with monkeypatch.context() as patch, capture_logs() as logged:
+        patch.setattr(psutil.Process, "kill", lambda _: None)
+        for wait in ("_KILL_S", "_DRAIN_S"):
+            patch.setattr(f"agent.checks.process.{wait}", 0.3)
+        outcome = run(Limits(time=2_000))
+    session = int(Path("session").read_text())
+    assert outcome.reason == "it was stopped: it had not ended after 2s"
+    assert {(line["event"], *line["pids"]) for line in logged} == {("check_processes_not_killed", session)}
+    kill_session(session)
 
 
 def test_check_is_stopped_on_request(scripted: Scripted) -> None:

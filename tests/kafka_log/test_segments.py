@@ -139,9 +139,7 @@ def test_segments_merged_meanwhile_hold_the_offsets_of_both(tmp_path: Path) -> N
     assert not find_labels(segment)
 
 
-def test_work_grows_with_the_number_of_faults_not_its_square(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_work_grows_with_the_number_of_faults_not_its_square(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
     row_count = BatchColumns.row_count
 
