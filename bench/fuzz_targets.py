@@ -161,9 +161,11 @@ def _read_znode(content: bytes, draw: random.Random) -> None:
     decoder = ZnodeDecoder("main", [])
     steps: tuple[Callable[[], object], ...] = (
         lambda: decoder.reassignments.update(decode_reassignments((content, stat))),
-        lambda: _check([decoder.controller((content, stat), (b"7", stat), _NOW)]),
-        lambda: _check([decoder.controller((b'{"brokerid": 1}', stat), (content[:9], stat), _NOW)]),
-        lambda: _check([decoder.registered(broker_of(f"/brokers/ids/{content[:9].decode('latin-1')}"), stat, _NOW)]),
+        lambda: _check([decoder.controller((content, stat), (b"7", stat), _NOW, None)]),
+        lambda: _check([decoder.controller((b'{"brokerid": 1}', stat), (content[:9], stat), _NOW, None)]),
+        lambda: _check(
+            [decoder.registered(broker_of(f"/brokers/ids/{content[:9].decode('latin-1')}"), stat, _NOW, None)]
+        ),
         lambda: decode_leader(CONTROLLER, content),
         lambda: _read_topic(decoder, content, stat),
     )
@@ -186,11 +188,11 @@ def _read_topic(decoder: ZnodeDecoder, content: bytes, stat: ZnodeStat) -> None:
     valid = b'{"partitions": {"0": [1, 2]}}', stat
     PARTITION_STATE.fullmatch(partition_state_path("t", 0))
     observed = [
-        decoder.partition("t", 0, decode_topic(f"{TOPICS}/t", valid), (content, stat), now=_NOW, since=None),
+        decoder.partition("t", 0, decode_topic(f"{TOPICS}/t", valid), (content, stat), now=_NOW, read_at=None),
         decoder.partition(
             *("t", 0, decode_topic(f"{TOPICS}/t", (content, stat)), (b'{"leader":1,"leader_epoch":0,"isr":[1]}', stat)),
             now=_NOW,
-            since=_NOW,
+            read_at=_NOW,
         ),
     ]
     _check(observed)

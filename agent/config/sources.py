@@ -118,7 +118,7 @@ class Cluster(ConfigModel):
     groups: NameFilter = NameFilter()
     """Consumer groups to monitor."""
     topics: NameFilter = NameFilter()
-    """Topics to monitor."""
+    """Topics to monitor. Leaders and replicas of a topic that was monitored before are watched until it is deleted."""
     kafka: dict[str, KafkaValue] = Field(default_factory=dict)
     """Client properties of [librdkafka](https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md).
 

@@ -13,7 +13,7 @@ from typing import Any
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import KazooException, NoAuthError, NoNodeError, SessionClosedRequireSaslError
 from kazoo.hosts import collect_hosts
-from kazoo.protocol.states import EventType, KeeperState, WatchedEvent
+from kazoo.protocol.states import Callback, EventType, KeeperState, WatchedEvent
 
 from agent.clock import now_ms
 from agent.config.credentials import CredentialError
@@ -24,7 +24,10 @@ from agent.sources.zookeeper.znodes import Node
 _CONNECTION_RETRY = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0}
 _MAX_IN_FLIGHT = 500
 _RESPONSE_SECONDS = 10
+_EVENT_SECONDS = 1
 _CLOSE_SECONDS = 3
+_OUTDATED_TIMEOUTS = 3
+"""After how many session timeouts without a connection servers may have been restored from a backup."""
 
 
 _SECRET_OPTIONS = frozenset({"auth_data", "keyfile_password"})
@@ -120,7 +123,9 @@ class Session:
     def is_lost(self, now: int) -> bool:
         """Return whether it was disconnected for so long that it may have expired.
 
-        Restarts a client that has given up for good, as kazoo does when its credentials are refused.
+        Restarts a client that has given up for good, as kazoo does when its credentials are refused. After several
+        timeouts it forgets which changes it has seen: servers that were restored from a backup have earlier ones, and
+        refuse it.
         """
         disconnected_since = self.disconnected_since  # kazoo's thread may change it meanwhile
         if disconnected_since is None or now - disconnected_since <= self._timeout_ms:
@@ -132,6 +137,8 @@ class Session:
             self.client._queue.clear()  # noqa: SLF001 - kazoo 2.11 has no other way
             self._renew_secrets()
             self.client.start_async()
+        elif now - disconnected_since > _OUTDATED_TIMEOUTS * self._timeout_ms:
+            self.client.last_zxid = 0
         return True
 
     @property
@@ -221,10 +228,17 @@ class ZnodeReader:
         except NoAuthError as error:
             raise NoAuthError(denial(path)) from error
 
-    def get(self, paths: list[str], *, watch: bool = True) -> dict[str, Node | None]:
-        """Return contents by path; None for a znode that does not exist, whose creation is then watched.
+    def await_changes(self) -> bool:
+        """Wait until each change that ZooKeeper has reported by now was passed on; return whether all were."""
+        passed_on = threading.Event()
+        self._client.handler.dispatch_callback(Callback("watch", passed_on.set, ()))
+        return passed_on.wait(_EVENT_SECONDS)
 
-        Those whose ACLs do not let us read are left out; `denied` has their paths.
+    def get(self, paths: list[str], *, watch: bool = True, watch_creation: bool = False) -> dict[str, Node | None]:
+        """Return contents by path; None for a znode that does not exist.
+
+        Those whose ACLs do not let us read are left out; `denied` has their paths. watch: whether changes are reported.
+        watch_creation: also the creation of those that do not exist. ZooKeeper keeps that watch until it is created.
         """
         nodes: dict[str, Node | None] = {}
         for start in range(0, len(paths), _MAX_IN_FLIGHT):
@@ -239,7 +253,7 @@ class ZnodeReader:
                     self.denied.add(path)
                     continue
                 self.denied.discard(path)
-        if watch:
+        if watch_creation:
             self._watch_creation([path for path, node in nodes.items() if node is None])
         return nodes
 

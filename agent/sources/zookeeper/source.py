@@ -175,7 +175,8 @@ class ZooKeeperSource:
             return  # what is missing below a wrong path says nothing about the cluster
         if read_all or heartbeat or CONTROLLER in paths:
             self._read_controller()
-        state_paths = set(filter(PARTITION_STATE.fullmatch, paths))
+        retries = self._znodes.denied if heartbeat else set()
+        state_paths = set(filter(PARTITION_STATE.fullmatch, paths | retries))
         names = {path.split("/")[3] for path in paths - state_paths if path.startswith(f"{TOPICS}/")}
         if read_all or heartbeat or REASSIGNMENTS in paths:
             names |= self._read_reassignments()
@@ -185,13 +186,14 @@ class ZooKeeperSource:
             names |= {state.topic for state in self._decoder.partitions()} - listed
         self._read_topics(names)
         self._read_partitions(state_paths, topics_read=False)
-        if heartbeat:
-            self._decoder.confirm(started_at)
         if read_all:
             self._watched_connection = connection
-        if self._watched_connection == self._connections:
-            # ZooKeeper answers a read only after it has reported every earlier change of a watched znode.
+        is_watched = self._watched_connection == self._connections and not self._failed_paths
+        # ZooKeeper answers a read only after it has reported every earlier change of a watched znode.
+        if is_watched and self._znodes.await_changes() and self._queue.empty():
             self.read_at = started_at
+        if heartbeat and self.read_at is not None:
+            self._decoder.confirm(self.read_at)
 
     def _emit_health(self, health: Observation) -> None:
         with self._emitting:
@@ -215,7 +217,7 @@ class ZooKeeperSource:
         paths = {f"{BROKER_IDS}/{name}" for name in listed}
         for unit in [unit for unit in self._unavailable if _is_registration(unit) and unit.topic not in paths]:
             del self._unavailable[unit]
-        brokers = {path: self._decode(Unit(topic=path), partial(broker_of, path)) for path in sorted(paths)}
+        brokers = {path: self._decode(path, partial(broker_of, path)) for path in sorted(paths)}
         nodes = self._get([path for path, broker in brokers.items() if broker is not None])
         now = now_ms()
         registered = {broker: nodes.get(path) for path, broker in brokers.items() if broker is not None}
@@ -225,7 +227,7 @@ class ZooKeeperSource:
                 self._decoder.unregistered(broker, now, self.read_at)
         for broker, node in registered.items():
             if node is not None:
-                self._decoder.registered(broker, node[1], now)
+                self._decoder.registered(broker, node[1], now, self.read_at)
 
     def _explain_path(self) -> str:
         chroots = describe_chroots(find_chroots(self._connect, self._read_options))
@@ -233,20 +235,20 @@ class ZooKeeperSource:
         return f"{path}. {chroots}" if chroots else path
 
     def _read_controller(self) -> None:
-        nodes = self._get([CONTROLLER])
+        nodes = self._get([CONTROLLER], watch_creation=True)
         if CONTROLLER not in nodes:
             return
         node = nodes[CONTROLLER]
         epoch = self._get([CONTROLLER_EPOCH], watch=False).get(CONTROLLER_EPOCH)
-        self._decode(Unit(topic=CONTROLLER), partial(self._decoder.controller, node, epoch, now_ms()))
+        self._decode(CONTROLLER, partial(self._decoder.controller, node, epoch, now_ms(), self.read_at))
 
     def _read_reassignments(self) -> set[str]:
         """Read the target replicas; return the topics whose partitions they concern, or no longer do."""
-        nodes = self._get([REASSIGNMENTS])
+        nodes = self._get([REASSIGNMENTS], watch_creation=True)
         if REASSIGNMENTS not in nodes:
             return set()
         node = nodes[REASSIGNMENTS]
-        targets = self._decode(Unit(topic=REASSIGNMENTS), partial(decode_reassignments, node))
+        targets = self._decode(REASSIGNMENTS, partial(decode_reassignments, node))
         if targets is None:
             return set()
         before, self._decoder.reassignments = self._decoder.reassignments, targets
@@ -255,11 +257,10 @@ class ZooKeeperSource:
     def _read_topics(self, names: Iterable[str]) -> None:
         """Read the selected topics with their partitions."""
         state_paths: set[str] = set()
-        selected = sorted(name for name in names if self._selected_topics.match(name) or self._also(name))
-        for path, node in self._get([f"{TOPICS}/{name}" for name in selected]).items():
+        for path, node in self._get([f"{TOPICS}/{name}" for name in sorted(filter(self._is_selected, names))]).items():
             name = path.rpartition("/")[2]
             self._topics.pop(name, None)
-            topic = None if node is None else self._decode(Unit(topic=name), partial(decode_topic, path, node))
+            topic = None if node is None else self._decode(path, partial(decode_topic, path, node))
             if topic is not None:
                 self._topics[name] = topic
                 state_paths |= {partition_state_path(name, partition) for partition in topic.assignments}
@@ -273,44 +274,59 @@ class ZooKeeperSource:
                     del self._unavailable[unit]
         self._read_partitions(state_paths)
 
+    def _is_selected(self, topic: str) -> bool:
+        """Return whether to read the topic. One that was before is read until it is deleted, or no alarm would end."""
+        return self._selected_topics.match(topic) or self._also(topic) or bool(self._decoder.partitions(topic))
+
     def _read_partitions(self, paths: Iterable[str], *, topics_read: bool = True) -> None:
-        """Read partition states. topics_read: whether their topics were read just before."""
-        for path, node in self._get(sorted(paths)).items():
+        """Read partition states. topics_read: whether their topics were read just before, so that they exist."""
+        for path, node in self._get(sorted(paths), watch_creation=topics_read).items():
             _, _, _, name, _, number, _ = path.split("/")
             topic = self._topics.get(name)
             if node is None:
+                self._decoder.lose(path)
                 continue
             if topic is None or (not topics_read and self._decoder.is_recreated(name, int(number), node[1])):
                 # The znode was re-created, and so may its topic be, which has to be read first.
                 self._queue.put(f"{TOPICS}/{name}")
                 continue
-            decode = partial(self._decoder.partition, name, int(number), topic, node, now=now_ms(), since=self.read_at)
-            self._decode(Unit(topic=name, partition=int(number)), decode)
+            decode = partial(
+                self._decoder.partition, name, int(number), topic, node, now=now_ms(), read_at=self.read_at
+            )
+            self._decode(path, decode)
 
-    def _get(self, paths: list[str], *, watch: bool = True) -> dict[str, Node | None]:
-        """Read znodes; those that we may not read are left out, and unavailable until that succeeds."""
-        nodes = self._znodes.get(paths, watch=watch)
+    def _get(self, paths: list[str], *, watch: bool = True, watch_creation: bool = False) -> dict[str, Node | None]:
+        """Read znodes; those that we may not read are left out, unavailable, and retried with the next heartbeat."""
+        nodes = self._znodes.get(paths, watch=watch, watch_creation=watch_creation)
         for path in paths:
-            state = PARTITION_STATE.fullmatch(path)
-            name = path.removeprefix(f"{TOPICS}/")
-            unit = Unit(topic=name) if state is None else Unit(topic=state[1], partition=int(state[2]))
             if path not in nodes:
-                self._topics.pop(unit.topic or "", None)  # retried with the next heartbeat
-                self._unavailable[unit] = denial(path)
-            elif self._unavailable.get(unit) == denial(path):
-                del self._unavailable[unit]
+                self._topics.pop(path.removeprefix(f"{TOPICS}/"), None)
+                self._lose(path, denial(path))
+            elif self._unavailable.get(_unit_of(path)) == denial(path):
+                del self._unavailable[_unit_of(path)]
         return nodes
 
-    def _decode(self, unit: Unit, decode: Callable[[], T]) -> T | None:
+    def _decode(self, path: str, decode: Callable[[], T]) -> T | None:
         """Return what `decode` returns; None if it cannot, which the next poll reports."""
         try:
             decoded = decode()
         except UndecodableError as error:
             log.warning("znode_undecodable", cluster=self.cluster, reason=str(error))
-            self._unavailable[unit] = str(error)
+            self._lose(path, str(error))
             return None
-        self._unavailable.pop(unit, None)
+        self._unavailable.pop(_unit_of(path), None)
         return decoded
+
+    def _lose(self, path: str, reason: str) -> None:
+        self._unavailable[_unit_of(path)] = reason
+        self._decoder.lose(path)
+
+
+def _unit_of(path: str) -> Unit:
+    """Return what is unavailable if the znode cannot be read: a partition, a topic, or the znode itself."""
+    if state := PARTITION_STATE.fullmatch(path):
+        return Unit(topic=state[1], partition=int(state[2]))
+    return Unit(topic=path.removeprefix(f"{TOPICS}/"))
 
 
 def _is_registration(unit: Unit) -> bool:

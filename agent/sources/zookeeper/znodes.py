@@ -6,13 +6,14 @@ Paths and contents: kafka.zk.ZkData (3.9); before 1.0 kafka.utils.ZkUtils, which
 import json
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
 
 from kazoo.protocol.states import ZnodeStat
 from msgspec import structs
 
-from agent.model.observations.base import Observation, Subject
+from agent.model.observations.base import Observation, Subject, is_same_fact
 from agent.model.observations.kafka import BrokerRegistration, Controller, PartitionState
 from agent.sources.base import GONE
 
@@ -117,7 +118,9 @@ class ZnodeDecoder:
     reassignments: target replicas by (topic, partition), which only Kafka before 2.4 keeps outside of its topics.
 
     What ZooKeeper dates is exact. If changes were missed (a lost connection, a znode's version that skipped), or have
-    no date (a znode that is gone), they happened at an unknown time since the subject was last seen.
+    no date (a znode that is gone), they happened at an unknown time since the subject was last seen. ZooKeeper's clock
+    may be behind ours: no change is dated before the old value was last seen. In all methods, `read_at` is as of when
+    all facts but those that are lost hold; None if unknown.
     """
 
     def __init__(self, cluster: str, known: Iterable[Observation]) -> None:
@@ -131,6 +134,7 @@ class ZnodeDecoder:
                 self._keep(fact)
         self._new: list[Observation] = []
         self._versions: dict[Subject, tuple[int, int]] = {}
+        self._lost: set[Subject] = set()
         self.reassignments: dict[tuple[str, int], tuple[int, ...]] = {}
 
     def brokers(self) -> list[int]:
@@ -147,33 +151,51 @@ class ZnodeDecoder:
         taken, self._new = self._new, []
         return taken
 
-    def confirm(self, now: int) -> None:
-        """Observe again what exists, at `now`. What is read next is not dated before that."""
+    def confirm(self, read_at: int) -> None:
+        """Observe again what exists and holds as of `read_at`. What is read next is not dated before that."""
         existing = [fact for fact in self.facts.values() if not isinstance(fact, PartitionState) or fact.replicas]
         for fact in existing:
-            self._observe(structs.replace(fact, at=max(now, fact.at), seen_at=None, since=None))
+            if fact.subject not in self._lost:
+                self._observe(structs.replace(fact, at=max(read_at, fact.at), seen_at=None, since=None))
 
-    def registered(self, broker: int, stat: ZnodeStat, now: int) -> Observation:
+    def lose(self, path: str) -> None:
+        """Take note that a znode cannot be read: until it can be, what is known of it may no longer hold."""
+        parent, _, name = path.rpartition("/")
+        lost: list[Subject] = []
+        if state := PARTITION_STATE.fullmatch(path):
+            lost = [("partition_state", self._cluster, state[1], int(state[2]))]
+        elif parent == TOPICS:
+            lost = [partition.subject for partition in self.partitions(name)]
+        elif parent == BROKER_IDS:
+            with suppress(UndecodableError):
+                lost = [("broker_registration", self._cluster, broker_of(path))]
+        elif path == CONTROLLER:
+            lost = [("controller", self._cluster)]
+        self._lost.update(subject for subject in lost if subject in self.facts)
+
+    def registered(self, broker: int, stat: ZnodeStat, now: int, read_at: int | None) -> Observation:
         """Return the broker's registration: dated by ZooKeeper, so exact even if the change was missed."""
-        return self._observe(
+        return self._observe_dated(
             BrokerRegistration(
-                at=self._not_before_last(("broker_registration", self._cluster, broker), stat.ctime),
+                at=stat.ctime,
                 seen_at=now,
                 since=stat.ctime,
                 cluster=self._cluster,
                 broker=broker,
                 session=session_id(stat),
                 epoch=stat.czxid,
-            )
+            ),
+            read_at,
         )
 
-    def unregistered(self, broker: int, now: int, since: int | None) -> Observation:
-        """Return that the broker is no longer registered. since: as of when it still was, None if unknown."""
+    def unregistered(self, broker: int, now: int, read_at: int | None) -> Observation:
+        """Return that the broker is no longer registered."""
+        since = self._last_seen(("broker_registration", self._cluster, broker), read_at)
         return self._observe(
             BrokerRegistration(at=now, since=since, cluster=self._cluster, broker=broker, session=None, epoch=None)
         )
 
-    def controller(self, node: Node | None, epoch: Node | None, now: int) -> Observation:
+    def controller(self, node: Node | None, epoch: Node | None, now: int, read_at: int | None) -> Observation:
         """Return the controller, None without a znode. Raises UndecodableError."""
         if node is None:
             return self._observe(Controller(at=now, cluster=self._cluster, broker=None))
@@ -183,18 +205,14 @@ class ZnodeDecoder:
         except _MALFORMED as error:
             raise _undecodable(CONTROLLER, node[0]) from error
         began = node[1].ctime
-        at = self._not_before_last(("controller", self._cluster), began)
-        return self._observe(
-            Controller(at=at, seen_at=now, since=began, cluster=self._cluster, broker=broker, epoch=number)
+        return self._observe_dated(
+            Controller(at=began, seen_at=now, since=began, cluster=self._cluster, broker=broker, epoch=number), read_at
         )
 
     def partition(
-        self, name: str, partition: int, topic: Topic, node: Node, *, now: int, since: int | None
+        self, name: str, partition: int, topic: Topic, node: Node, *, now: int, read_at: int | None
     ) -> Observation:
-        """Decode a partition's state. Raises UndecodableError.
-
-        since: as of when what was last seen held, None if unknown.
-        """
+        """Decode a partition's state. Raises UndecodableError."""
         content, stat = node
         path = partition_state_path(name, partition)
         fields = _decode_object(path, content)
@@ -219,11 +237,11 @@ class ZnodeDecoder:
         changed_at = max(stat.mtime, topic.changed_at if is_reassigned else topic.created_at)
         is_next_version = last is not None and (stat.czxid, stat.version) in (last, (last[0], last[1] + 1))
         is_new = last is None and subject not in self.facts
-        return self._observe(
+        return self._observe_dated(
             PartitionState(
-                at=self._not_before_last(subject, changed_at),
+                at=changed_at,
                 seen_at=now,
-                since=changed_at if is_next_version or is_new else (since or None),
+                since=changed_at if is_next_version or is_new else self._last_seen(subject, read_at),
                 cluster=self._cluster,
                 topic=name,
                 partition=partition,
@@ -232,7 +250,8 @@ class ZnodeDecoder:
                 isr=isr,
                 topic_id=topic.id,
                 **assignment._asdict(),
-            )
+            ),
+            read_at,
         )
 
     def is_recreated(self, name: str, partition: int, stat: ZnodeStat) -> bool:
@@ -250,14 +269,28 @@ class ZnodeDecoder:
         forgotten = list(islice(self._deleted, max(len(self._deleted) - GONE, 0)))
         for subject in forgotten:
             del self._deleted[subject], self.facts[subject]
+            self._lost.discard(subject)
         return forgotten
 
-    def _not_before_last(self, subject: Subject, at: int) -> int:
-        """Return `at`, or the time of the subject's last observation if later: ZooKeeper's clock is not ours."""
+    def _last_seen(self, subject: Subject, read_at: int | None) -> int | None:
+        """Return as of when the last observation of the subject still held, None if unknown."""
+        return None if subject in self._lost else read_at
+
+    def _observe_dated(self, observation: Observation, read_at: int | None) -> Observation:
+        """Observe what ZooKeeper dates, no earlier than the old value was seen."""
+        subject = observation.subject
         last = self.facts.get(subject)
-        return at if last is None else max(at, last.at)
+        if last is not None:
+            is_change = not is_same_fact(last, observation)
+            earliest = max(last.at, self._last_seen(subject, read_at) or 0) if is_change else last.at
+            if observation.at < earliest:
+                is_exact = observation.since == observation.at
+                since = earliest if is_exact else observation.since
+                observation = structs.replace(observation, at=earliest, since=since)
+        return self._observe(observation)
 
     def _observe(self, observation: Observation) -> Observation:
+        self._lost.discard(observation.subject)
         self._new.append(observation)
         self._keep(observation)
         return observation

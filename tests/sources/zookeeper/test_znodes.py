@@ -37,9 +37,9 @@ def _state(isr: list[int], version: int = 4) -> Node:
     return _node(content, mtime=2_000, version=version)
 
 
-def _decode(decoder: ZnodeDecoder, topic: Node, state: Node) -> PartitionState:
+def _decode(decoder: ZnodeDecoder, topic: Node, state: Node, read_at: int | None = None) -> PartitionState:
     decoded = decode_topic("/brokers/topics/t", topic)
-    observation = decoder.partition("t", 0, decoded, state, now=NOW, since=None)
+    observation = decoder.partition("t", 0, decoded, state, now=NOW, read_at=read_at)
     assert isinstance(observation, PartitionState)
     return observation
 
@@ -85,10 +85,10 @@ def test_deleted_partitions_are_forgotten_but_for_the_last() -> None:
     decoder = ZnodeDecoder("main", ())
     topic = decode_topic("/brokers/topics/t", _node(_topic([1])))
     for number in range(GONE + 3):
-        decoder.partition(f"t{number}", 0, topic, _state([1]), now=NOW, since=None)
+        decoder.partition(f"t{number}", 0, topic, _state([1]), now=NOW, read_at=None)
         (state,) = decoder.partitions(f"t{number}")
         decoder.deleted(state, NOW)
-    decoder.partition("t1", 0, topic, _state([1]), now=NOW, since=None)  # was created again
+    decoder.partition("t1", 0, topic, _state([1]), now=NOW, read_at=None)  # was created again
     assert decoder.forget_deleted() == [("partition_state", "main", f"t{number}", 0) for number in (0, 2)]
     assert not decoder.forget_deleted()
     assert len(decoder.facts) == GONE + 1
@@ -117,7 +117,63 @@ def test_no_change_is_dated_before_a_heartbeat() -> None:
     content, stat = _state([2], version=5)
     after = _decode(decoder, topic, (content, stat._replace(mtime=NOW - 30)))
     assert confirmed.at == NOW
-    assert (after.at, after.since, after.isr) == (NOW, NOW - 30, (2,))
+    assert (after.at, after.since, after.isr) == (NOW, NOW, (2,))
+
+
+def test_no_change_is_dated_before_the_old_value_was_read() -> None:
+    """ZooKeeper's clock is 8 s behind. What it dates stays exact; a change among several does not become so."""
+    decoder = ZnodeDecoder("main", ())
+    topic, stat = _node(_topic([1, 2])), _node({})[1]._replace(ctime=NOW - 8_000, czxid=77)
+    controller = (b'{"brokerid": 2}', stat)
+    _decode(decoder, topic, _state([1, 2]))
+    decoder.registered(1, stat._replace(ctime=CREATED, czxid=31), NOW, None)
+    decoder.controller((b'{"brokerid": 1}', stat._replace(ctime=CREATED)), None, NOW, None)
+    content, state = _state([2], version=5)
+    next_version = _decode(decoder, topic, (content, state._replace(mtime=NOW - 8_000)), NOW - 100)
+    changes = [
+        next_version, decoder.registered(1, stat, NOW, NOW - 100), decoder.controller(controller, None, NOW, NOW - 100)
+    ]  # fmt: skip
+    assert {(change.at, change.since) for change in changes} == {(NOW - 100, NOW - 100)}
+    content, state = _state([1], version=9)
+    missed = _decode(decoder, topic, (content, state._replace(mtime=NOW - 7_000)), NOW - 150)
+    assert (missed.at, missed.since) == (NOW - 100, NOW - 150)
+
+
+def test_what_has_not_changed_keeps_its_date() -> None:
+    decoder = ZnodeDecoder("main", ())
+    before = [_decode(decoder, _node(_topic([1])), _state([1])), decoder.registered(1, _node({})[1], NOW, None)]
+    after = [_decode(decoder, _node(_topic([1])), _state([1]), NOW), decoder.registered(1, _node({})[1], NOW, NOW)]
+    assert after == before
+
+
+@pytest.mark.parametrize("path", ["/brokers/topics/t", "/brokers/topics/t/partitions/0/state"])
+def test_what_cannot_be_read_is_not_confirmed(path: str) -> None:
+    """Nor is a change of it dated after a reading that left it out."""
+    decoder = ZnodeDecoder("main", ())
+    topic = _node(_topic([1, 2]))
+    _decode(decoder, topic, _state([1, 2]))
+    decoder.lose(path)
+    decoder.take()
+    decoder.confirm(NOW - 100)
+    assert decoder.take() == []
+    content, stat = _state([2], version=9)
+    after = _decode(decoder, topic, (content, stat._replace(mtime=NOW - 8_000)), NOW - 100)
+    assert (after.at, after.since) == (NOW - 8_000, None)
+    decoder.take()
+    decoder.confirm(NOW)
+    assert [fact.at for fact in decoder.take()] == [NOW]
+
+
+def test_brokers_and_controllers_that_cannot_be_read_are_not_confirmed() -> None:
+    decoder = ZnodeDecoder("main", ())
+    for broker in (1, 2):
+        decoder.registered(broker, _node({})[1], NOW, None)
+    decoder.controller((b'{"brokerid": 1}', _node({})[1]), None, NOW, None)
+    decoder.lose("/brokers/ids/1")
+    decoder.lose("/controller")
+    decoder.take()
+    decoder.confirm(NOW)
+    assert [fact.subject for fact in decoder.take()] == [("broker_registration", "main", 2)]
 
 
 def test_what_is_gone_is_kept_until_it_is_taken() -> None:
