@@ -1,6 +1,7 @@
 """brokers_down_together: several brokers were down at the same time, as after a power loss."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from math import inf
 from typing import ClassVar
 
 from agent.engine.facts import Facts
@@ -14,13 +15,16 @@ from agent.model.times import clock
 from agent.rules.queries.brokers import Absence, find_absences, holds_replicas
 from agent.rules.queries.subjects import brokers_in
 
+_POLLS_MS = 10_000
+"""How far apart a broker's last sighting and the poll that misses it are at most, unless Backflow saw nothing then."""
+
 
 class BrokersDownTogether(Rule):
     """Two or more brokers were down at the same time, and all of them are up again. Info: a contributing event.
 
     What they had not yet flushed to disk may be lost, and their replicas may differ from then on (KAFKA-3919).
-    Not: a rolling restart, in which one broker is up before the next one goes down; a broker that holds no replica
-    any more.
+    Not: a rolling restart, in which one broker is up before the next one goes down; brokers that may have been down one
+    after the other while Backflow was disconnected; a broker that holds no replica any more.
     Begins when the first broker goes down; reported, and over, when the last one is up.
     """
 
@@ -72,13 +76,27 @@ def _find_overlaps(facts: Facts, cluster: str) -> Iterator[list[Absence]]:
         for broker in brokers_in(facts, cluster)
         for absence in find_absences(facts, cluster, broker)
         # A broker that was decommissioned or replaced never comes back and would hide all later failures.
-        if absence.up is not None or holds_replicas(facts, cluster, broker, LONG_AFTER)
+        if _begin(absence) <= _end(absence) and (absence.up or holds_replicas(facts, cluster, broker, LONG_AFTER))
     ]
     overlap: list[Absence] = []
-    for absence in sorted(absences, key=lambda absence: (absence.down.start, absence.down.at, absence.broker)):
-        if overlap and all(other.up is not None and other.up.at <= absence.down.start for other in overlap):
+    for absence in sorted(absences, key=lambda absence: (_begin(absence), absence.down.at, absence.broker)):
+        if overlap and max(map(_end, overlap)) <= _begin(absence):
             yield overlap
             overlap = []
         overlap.append(absence)
     if overlap:
         yield overlap
+
+
+def _begin(absence: Absence) -> int:
+    """Return from when on the broker was certainly down, or may have been if that is known to some seconds."""
+    down = absence.down
+    return down.start if down.at - down.start <= _POLLS_MS else down.at
+
+
+def _end(absence: Absence) -> float:
+    """Return until when the broker was certainly down, or may have been; before its beginning if nothing is certain."""
+    up = absence.up
+    if up is None:
+        return inf
+    return up.at if up.at - up.start <= _POLLS_MS else up.start
