@@ -182,11 +182,12 @@ class Checks:
     def _run(self, job: _Job, process: KeptProcess) -> CheckResult | None:
         started_at = now_ms()
         log.info("check_started", check=job.check, cluster=job.cluster, request=job.request and job.request.id)
-        if job.request is None:
-            options = scheduled_options(job.check, self._settings, started_at)
-        else:
-            options = requested_options(job.request)
+        options: list[str] = []
         try:
+            if job.request is None:
+                options = scheduled_options(job.check, self._settings, started_at)
+            else:
+                options = requested_options(job.request)
             outcome, files = self._outcome(job, process, [*options, *self._output_options(job, started_at)])
         except Exception as error:  # an internal error is reported like any failure, and the next check runs
             log.exception("check_run_failed", check=job.check, cluster=job.cluster)

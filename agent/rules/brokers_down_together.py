@@ -18,13 +18,17 @@ from agent.rules.queries.subjects import brokers_in
 _POLLS_MS = 10_000
 """How far apart a broker's last sighting and the poll that misses it are at most, unless Backflow saw nothing then."""
 
+_RESTART_MS = 10_000
+"""How long a broker is away at least when it restarts: its session has to expire, or it shuts down, and it starts."""
+
 
 class BrokersDownTogether(Rule):
     """Two or more brokers were down at the same time, and all of them are up again. Info: a contributing event.
 
     What they had not yet flushed to disk may be lost, and their replicas may differ from then on (KAFKA-3919).
     Not: a rolling restart, in which one broker is up before the next one goes down; brokers that may have been down one
-    after the other while Backflow was disconnected; a broker that holds no replica any more.
+    after the other while Backflow was disconnected, unless they registered again within ten seconds of each other; a
+    broker that holds no replica any more.
     Begins when the first broker goes down; reported, and over, when the last one is up.
     """
 
@@ -91,7 +95,8 @@ def _find_overlaps(facts: Facts, cluster: str) -> Iterator[list[Absence]]:
 def _begin(absence: Absence) -> int:
     """Return from when on the broker was certainly down, or may have been if that is known to some seconds."""
     down = absence.down
-    return down.start if down.at - down.start <= _POLLS_MS else down.at
+    begin = down.start if down.at - down.start <= _POLLS_MS else down.at
+    return begin - _RESTART_MS if down is absence.up else begin  # only its return was seen
 
 
 def _end(absence: Absence) -> float:
