@@ -29,7 +29,8 @@ from tests.spark_checks.changelogs import FORMS, began, by_partition, expected, 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 PARTITIONS = 3
-FEW = (f"--conf={JVM_OPTIONS}={QUICK_START[JVM_OPTIONS]}", "--conf=spark.sql.shuffle.partitions=4")
+QUICK = () if places.REMOTE else (f"--conf={JVM_OPTIONS}={QUICK_START[JVM_OPTIONS]}",)  # a server has its own options
+FEW = (*QUICK, "--conf=spark.sql.shuffle.partitions=4")
 """For few records: half of the CPU time is that of many partitions and of compiling what they run."""
 MINUTE = 60_000
 BEGIN = 1_790_000_000_000  # when the journal begins; the records' timestamps say something else
