@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
+from agent.clock import now_ms
 from agent.kafka_log.log_directory import LogDirectoryError, Segment
 from agent.kafka_log.segments import LocatedFault
 from agent.model.findings import Finding, Severity
@@ -59,10 +60,8 @@ def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
             for read in run_shares(spark, packs, _read_pack):
                 faults += read.faults
                 unread += read.unread
-    written = WriteTimes(found)
-    findings = [
-        make_finding(options.cluster, broker, fault, written.of(broker, fault.file)) for broker, fault in faults
-    ]
+    written = WriteTimes(found, now_ms())
+    findings = [make_finding(options.cluster, broker, fault, written) for broker, fault in faults]
     findings.sort(key=lambda finding: (finding.subject["broker"], finding.subject["file"], finding.position or 0))
     return Report(findings, _summary(found, findings, len(unread)), unread=sorted(unread))
 
@@ -80,10 +79,10 @@ def _read_pack(segments: Sequence[Segment]) -> PackResult:
     return result
 
 
-def make_finding(cluster: str, broker: int, found: LocatedFault, written: int) -> Finding:
-    """Return the finding about a fault. written: when the file was last written, ms, for records without timestamp."""
+def make_finding(cluster: str, broker: int, found: LocatedFault, written: WriteTimes) -> Finding:
+    """Return the finding about a fault, dated by when its records were written."""
     fault = found.fault
-    at = fault.timestamp if fault.timestamp >= 0 else written
+    at = written.date(broker, found.file, fault.timestamp)
     return Finding(
         rule="log_segments",
         kind="log_segments",

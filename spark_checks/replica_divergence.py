@@ -11,6 +11,7 @@ from itertools import chain, combinations, groupby
 from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as sql
 
+from agent.clock import now_ms
 from agent.kafka_log.log_directory import Partition, Segment, after_reading, with_cleaning
 from agent.kafka_log.segments import LocatedFault
 from agent.model.findings import Finding
@@ -65,7 +66,7 @@ def run(spark: SparkSession, options: Options, progress: Progress) -> Report:
         # Retention and compaction went on meanwhile: what they have reached by now is not compared.
         now = [with_cleaning(partition) for partition in find_replicas(options).partitions]
         bounds = {pair[:4]: pair for pair in find_pairs(found.partitions, now)}
-        findings = list(_findings(unmatched, bounds, WriteTimes(found), options.cluster))
+        findings = list(_findings(unmatched, bounds, WriteTimes(found, now_ms()), options.cluster))
         findings = add_faults(findings, _decreasing_offsets(spark, found, findings))
     unmatched.unpersist()
     return Report(findings, _summary(found.partitions, pairs, findings))

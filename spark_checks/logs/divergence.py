@@ -74,11 +74,6 @@ class Divergence(NamedTuple):
         """Return the first diverging offset."""
         return self.ranges[0][0]
 
-    @property
-    def timestamp(self) -> int:
-        """Return the newest timestamp of each side's first differing batch, ms; -1 if unknown."""
-        return max(side.start.timestamp for side in self.sides.values())
-
     def lost(self, broker: int) -> int:
         """Return how many records this replica loses if the other one leads."""
         return self.sides[broker].records if broker in self.sides else 0
@@ -119,10 +114,9 @@ def _extend(ranges: list[OffsetRange], first: int, last: int) -> None:
 
 
 def make_finding(pair: ReplicaPair, divergence: Divergence, written: WriteTimes, cluster: str) -> Finding:
-    """Return the finding about a divergence. written: for records without a timestamp."""
-    at = divergence.timestamp
-    if at < 0:
-        at = max(written.of(broker, side.start.file) for broker, side in divergence.sides.items())
+    """Return the finding about a divergence, dated by when the first differing records of each side were written."""
+    starts = [side.start for side in divergence.sides.values()]
+    at = max(written.date(start.broker, start.file, start.timestamp) for start in starts)
     if divergence.only_epochs:
         label, severity = "epochs_differ", Severity.WARNING
     else:

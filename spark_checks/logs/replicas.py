@@ -25,6 +25,9 @@ PATH = click.Option(
     metavar="BROKER=DIR",
     help="A broker's log directory, as a path or a URL, or a digest of it (*.parquet); repeatable.",
 )
+SEGMENT_MS = 7 * 86_400_000
+"""For how long a broker writes to a segment by default (`segment.ms`)."""
+
 # Spark has no unsigned integers: a CRC takes the next larger type, as when Spark reads a digest.
 _ARROW = pa.schema([field.with_type(pa.int64()) if field.type == pa.uint32() else field for field in SCHEMA])
 # A property of the reader: with Spark Connect, Hadoop's properties in a session's settings would have no effect.
@@ -48,16 +51,24 @@ class Replicas(NamedTuple):
         return tuple(segment for partition in self.directories for segment in partition.segments)
 
 
-class WriteTimes(dict[tuple[int, str], int]):
-    """When log files were last written, ms, by broker and path; for files in digests, when the digest was."""
+class WriteTimes:
+    """When log files were written, ms; those in digests before their digest was. An index counts as its log."""
 
-    def __init__(self, found: Replicas) -> None:
-        super().__init__({(segment.broker, _stem(segment.file)): segment.mtime for segment in found.segments})
-        self._digests = {digest.broker: digest.written_at() for digest in found.digests}
+    def __init__(self, found: Replicas, now: int) -> None:
+        """now: ms, what is dated later or not at all was written by then."""
+        self._files = {
+            (segment.broker, _stem(segment.file)): min(segment.mtime or now, now) for segment in found.segments
+        }
+        self._digests = {digest.broker: min(digest.written_at() or now, now) for digest in found.digests}
 
-    def of(self, broker: int, file: str) -> int:
-        """Return when a file was written; an index counts as its log."""
-        return self.get((broker, _stem(file)), self._digests.get(broker, 0))
+    def date(self, broker: int, file: str, timestamp: int) -> int:
+        """Return when records of a file were written: at their timestamp if that can be, else by its last write.
+
+        A timestamp is data of a producer, which may write old records, or in another unit. -1 if there is none.
+        """
+        last = self._files.get((broker, _stem(file)))
+        earliest, latest = (0, self._digests[broker]) if last is None else (last - SEGMENT_MS, last)
+        return timestamp if earliest <= timestamp <= latest else latest
 
 
 def check_paths(options: Options) -> list[str]:

@@ -1,12 +1,13 @@
 """Brokers' log directories written byte by byte."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from tests.kafka_log import writer
 
-STARTED = 1_795_176_000_000
-"""The time of the record at offset 0, ms; each offset is a millisecond later."""
+STARTED = 1_605_873_600_000
+"""The time of the record at offset 0, ms; each offset is a millisecond later. Segments are written for a day."""
 
 
 def entry(magic: int, codec: str, first: int, count: int, text: str = "") -> bytes:
@@ -35,7 +36,9 @@ def write(
     folder = broker / f"{topic}-{number}"
     folder.mkdir(parents=True)
     for base, raw in segments.items():
-        (folder / f"{base:020d}.log").write_bytes(raw)
+        path = folder / f"{base:020d}.log"
+        path.write_bytes(raw)
+        os.utime(path, (STARTED / 1_000 + 86_400,) * 2)
     for name, offset in (
         ("replication-offset-checkpoint", high_watermark),
         ("log-start-offset-checkpoint", log_start),

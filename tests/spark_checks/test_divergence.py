@@ -3,10 +3,16 @@
 from collections import Counter
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_checks.logs.divergence import UnmatchedBatch, resolve
+from agent.kafka_log.faults import Fault
+from agent.kafka_log.log_directory import Partition, Segment
+from agent.kafka_log.segments import LocatedFault
+from spark_checks.log_segments import make_finding as make_fault_finding
+from spark_checks.logs.divergence import ReplicaPair, UnmatchedBatch, make_finding, resolve
+from spark_checks.logs.replicas import Replicas, WriteTimes
 
 A, B = 2005, 2011
 
@@ -21,7 +27,7 @@ def test_touching_ranges_join_and_sides_count_separately() -> None:
     assert found is not None
     assert found.ranges == ((7101, 7999),)
     assert {broker: side.ranges for broker, side in found.sides.items()} == {A: ((7101, 7851),), B: ((7101, 7999),)}
-    assert (found.first, found.timestamp, found.lost(A), found.lost(B)) == (7101, 9, 751, 899)
+    assert (found.first, found.lost(A), found.lost(B)) == (7101, 751, 899)
     assert found.sides[B].start.file == "2011.log"
 
 
@@ -46,6 +52,50 @@ def test_only_epochs_differ_if_they_do_in_every_batch() -> None:
     assert only is not None
     assert mixed is not None
     assert (only.only_epochs, mixed.only_epochs) == (True, False)
+
+
+HOUR, DAY = 3_600_000, 86_400_000
+LAST_WRITE = 50_000 * DAY
+RUN = LAST_WRITE + 4 * HOUR
+
+
+def written(last_write: int = LAST_WRITE, run: int = RUN) -> WriteTimes:
+    """Return write times of a segment of t[0] on both brokers."""
+    segments = tuple(Segment(broker, "/d", "t", 0, f"{broker}.log", 0, None, 1, last_write) for broker in (A, B))
+    return WriteTimes(Replicas((Partition(A, "/d", "t", 0, 10, 0, None, (), segments),), ()), run)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "dated"),
+    [
+        (LAST_WRITE - 90_000, LAST_WRITE - 90_000),
+        (LAST_WRITE - 6 * DAY, LAST_WRITE - 6 * DAY),
+        (-1, LAST_WRITE),
+        (LAST_WRITE + 1, LAST_WRITE),
+        (LAST_WRITE * 1_000, LAST_WRITE),  # in microseconds
+        (LAST_WRITE - 800 * DAY, LAST_WRITE),  # of a record copied from elsewhere
+    ],
+)
+def test_timestamp_of_a_record_counts_if_its_segment_can_have_been_written_then(timestamp: int, dated: int) -> None:
+    assert written().date(A, f"{A}.index", timestamp) == dated
+    fault = Fault("crc_mismatch", 9, 40, {}, {}, timestamp, "wrong", "")
+    assert make_fault_finding("main", A, LocatedFault("t", 0, f"{A}.log", fault), written()).at == dated
+
+
+def test_nothing_is_dated_after_the_run() -> None:
+    """Clocks of brokers may be ahead, and an object store may not date its files."""
+    for last_write in (RUN + HOUR, 0):
+        assert {written(last_write).date(B, f"{B}.log", at) for at in (-1, RUN + 1)} == {RUN}
+
+
+def test_divergence_is_dated_by_the_first_differing_records_that_were_written_last() -> None:
+    before = LAST_WRITE - 2 * HOUR
+    batches = [batch(A, 5, 9, before), batch(B, 5, 9, before + 700), batch(A, 10, 19, LAST_WRITE * 1_000)]
+    pair = ReplicaPair("t", 0, A, B, 0, 20)
+    for differing, dated in ((batches, before + 700), (batches[1:], LAST_WRITE)):
+        divergence = resolve(differing, 0, 20)
+        assert divergence is not None
+        assert make_finding(pair, divergence, written(), "main").at == dated
 
 
 _batches = st.lists(
