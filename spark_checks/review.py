@@ -5,7 +5,7 @@ several clusters, review-CLUSTER.html for each. Its findings, info, are the grou
 retention.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -15,9 +15,17 @@ from pyspark.sql import SparkSession
 from agent.clock import now_ms
 from agent.model.config_types import duration
 from agent.storage.database import read_incidents_since
+from agent.storage.journal.places import JournalFiles
 from agent.storage.journal.reader import last_at
 from spark_checks.journal.files import DamagedFiles, JournalWindow
-from spark_checks.journal.given import CLUSTER_PARAMS, GivenCluster, check_clusters, describe_none, given_clusters
+from spark_checks.journal.given import (
+    CLUSTER_PARAMS,
+    GivenCluster,
+    check_clusters,
+    describe_none,
+    given_clusters,
+    given_journals,
+)
 from spark_checks.options import Options, Progress, Report, check_durations
 from spark_checks.reviews.facts import Facts
 from spark_checks.reviews.findings import findings_of
@@ -62,6 +70,9 @@ def mistakes(options: Options) -> list[str]:
     found += check_durations(options, "idle")
     if options.since is not None and options.since == options.until:
         found.append("--from and --to are the same.")
+    is_open = options.since is not None and options.until is None
+    if not found and is_open and (options.since or 0) >= max(_end(given_journals(options)), now_ms()):
+        found.append("--from is later than now and than the end of the journal.")
     return found
 
 
@@ -103,13 +114,19 @@ def _review(spark: SparkSession, cluster: GivenCluster, periods: Periods, option
 
 
 def _periods(options: Options, clusters: Sequence[GivenCluster]) -> Periods:
-    """Return the window given; by default the last week that a journal has."""
+    """Return the window given; by default the last week that a journal has, up to now if it has nothing of it."""
     until = options.until
     if until is None:
-        ends = [end for journal in {c.journal for c in clusters} if (end := last_at(journal)) is not None]
-        until = max(ends) + 1 if ends else now_ms()
+        until = _end({cluster.journal for cluster in clusters})
+        if until <= (options.since or 0):
+            until = now_ms()
     since = until - WINDOW_MS if options.since is None else options.since
     return Periods(since, until, options.own["weeks_before"])
+
+
+def _end(journals: Iterable[JournalFiles]) -> int:
+    """Return when the last of the journals ends, ms; 0 if they are empty."""
+    return max((end + 1 for journal in journals if (end := last_at(journal)) is not None), default=0)
 
 
 def _flink_clusters(options: Options, cluster: str) -> list[str]:

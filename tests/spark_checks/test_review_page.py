@@ -12,6 +12,7 @@ from agent.model.observations.base import Observation, Tick
 from agent.model.observations.kafka import Commit, LogOffsets, TopicSettings
 from agent.storage.journal.writer import Journal
 from spark_checks import review
+from spark_checks.journal.given import given_clusters
 from spark_checks.options import Options
 from tests.spark_checks.simulated_weeks import BEGAN_AT
 
@@ -199,6 +200,20 @@ def test_wrong_options_are_named_before_spark_starts(tmp_path: Path) -> None:
     (other,) = review.mistakes(options(tmp_path / "journal")._replace(cluster="prod"))
     assert other == f"--cluster prod: not in the journal {tmp_path}/journal. Clusters in it: main."
     assert not review.mistakes(options(tmp_path / "journal"))
+
+
+def test_window_that_begins_after_the_journal_ends_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that over an empty journal: a window that ended with the journal would have a negative length."""
+    write(tmp_path / "journal", [Tick(at=BEGAN_AT), commit(BEGAN_AT, "g", "t", 1)])
+    now = BEGAN_AT + 3 * DAY
+    monkeypatch.setattr(review, "now_ms", lambda: now)
+    for since, until in ((BEGAN_AT - HOUR, BEGAN_AT + 1), (BEGAN_AT + HOUR, now)):
+        chosen = options(tmp_path / "journal")._replace(since=since, until=None)
+        assert not review.mistakes(chosen)
+        periods = review._periods(chosen, given_clusters(chosen))
+        assert (periods.since, periods.until) == (since, until)
+    (mistake,) = review.mistakes(options(tmp_path / "journal")._replace(since=now, until=None))
+    assert mistake == "--from is later than now and than the end of the journal."
 
 
 def test_time_after_the_last_tick_is_unobserved(spark: SparkSession, tmp_path: Path) -> None:
