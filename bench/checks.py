@@ -126,7 +126,7 @@ def _idle() -> tuple[int, float]:
     before = needs(server.pid)
     time.sleep(_IDLE_S)
     after = needs(server.pid)
-    return session_memory(server.pid), sum(after[pid].cpu - before[pid].cpu for pid in after) / _IDLE_S
+    return session_memory(server.pid, limit=0), sum(after[pid].cpu - before[pid].cpu for pid in after) / _IDLE_S
 
 
 if __name__ == "__main__":

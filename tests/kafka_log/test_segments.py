@@ -145,7 +145,7 @@ def test_work_grows_with_the_number_of_faults_not_its_square(tmp_path: Path, mon
 
     def count(columns: BatchColumns) -> int:
         counted.append(1)
-        return row_count.__get__(columns)
+        return int(row_count.__get__(columns))
 
     monkeypatch.setattr(BatchColumns, "row_count", property(count))
     write_log(tmp_path, *(entry(1, "none", offset, 1) for offset in range(240, 0, -1)))
