@@ -303,11 +303,12 @@ class Incidents:
             in (without_groups if unavailable.source == "zookeeper" else places)
         ]
         whole = {(unavailable.source, unavailable.cluster) for unavailable in hiding if unavailable.is_whole}
-        return tuple(
+        reported = [
             unavailable
             for unavailable in hiding
             if unavailable.is_whole or (unavailable.source, unavailable.cluster) not in whole
-        )
+        ]
+        return tuple(sorted(reported, key=lambda report: [(part is None, part) for part in report.subject]))
 
     def _closes_at(self, cluster: FindingCluster, recovered_at: int | None) -> int:
         """Return when it closes, counted from the last news: a check may find what happened long before."""

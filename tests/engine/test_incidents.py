@@ -319,7 +319,7 @@ def test_unavailable_source_hides_an_open_incident() -> None:
     assert availability == [True, False, True]
 
 
-def test_incident_lists_the_relevant_unavailable_sources() -> None:
+def test_incident_lists_the_relevant_unavailable_sources_whatever_their_order() -> None:
     history = History()
     group = Unavailable(at=NOW, source="kafka", cluster="main", group="flink-job", reason="no answer")
     place = Unavailable(at=NOW, source="kafka", cluster="main", topic="topic-124", partition=8, reason="no leader")
@@ -328,12 +328,13 @@ def test_incident_lists_the_relevant_unavailable_sources() -> None:
     observed = []
     for finding, unavailable in (
         (REWIND, (group, other, place)),
+        (REWIND, (place, group)),
         (REWIND, (group, other, place, whole)),
         (RECOVERED, (whole,)),
     ):
         history.apply(NOW, finding, unavailable=unavailable)
         observed.append((history.single.unseen, history.single.sighted))
-    assert observed == [((group, place), False), ((whole,), False), ((), True)]
+    assert observed == [((group, place), False), ((group, place), False), ((whole,), False), ((), True)]
 
 
 def test_unavailable_zookeeper_hides_sessions_but_no_groups() -> None:

@@ -24,6 +24,7 @@ from agent.model.batches import UNKNOWN, CommitBatch, CommitKey, CommitKeys
 from agent.model.observations import KINDS
 from agent.model.observations.base import Observation, Tick
 from agent.model.observations.kafka import Commit, GroupState, Member
+from agent.model.times import millis
 from agent.storage.journal.columns import Columns
 from agent.storage.journal.reader import chunks, entries, last_at, read
 from agent.storage.journal.segments import DAY_MS, in_groups
@@ -140,6 +141,15 @@ def test_chunks_keep_the_order_of_what_is_dated_before_and_after_midnight(tmp_pa
     with closing(Journal(tmp_path)) as journal:
         journal.append(written)
     assert [observation for chunk in chunks(tmp_path) for part in chunk for observation in part] == written
+
+
+def test_what_is_dated_outside_of_the_calendar_is_read_in_order(tmp_path: Path) -> None:
+    """By a clock that is wrong by millennia: several of its days are filed under the same date."""
+    at = millis("0001-01-01T00:00:00.000Z")
+    written = [Tick(at=at + days * DAY_MS) for days in (0, -2, 0, -1, 4_000_000, 4_000_001, 4_000_000)]
+    with closing(Journal(tmp_path)) as journal:
+        journal.append(written)
+    assert list(read(tmp_path)) == written
 
 
 @pytest.mark.slow

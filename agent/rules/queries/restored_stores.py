@@ -56,7 +56,8 @@ def add_episode(
         earlier = {"latest": decreases.began_at, "worst": current["worst"]}
         earlier |= {name: current[name] for name in _FIGURES if name in current}
     episode = {**decrease_fields(decreases), **missing}
-    figures = {name: earlier.get(name, 0) + episode.get(name, 0) for name in _FIGURES if {name} & {*earlier, *episode}}
+    known = [name for name in _FIGURES if name in earlier or name in episode]
+    figures = {name: earlier.get(name, 0) + episode.get(name, 0) for name in known}
     worst = sorted([*earlier.get("worst", ()), *episode["worst"]], key=lambda key: key["after"] - key["before"])
     added = {**episode, **current, **figures, "worst": worst[:_WORST]}
     return {**added, "earlier": earlier} if earlier else added

@@ -31,6 +31,9 @@ Unreadable: TypeAlias = Callable[[Path, str], None]
 """Called with the path and the reason for what the journal had to leave out."""
 
 _EPOCH = date(1970, 1, 1).toordinal()
+FIRST_DAY, LAST_DAY = date.min.toordinal() - _EPOCH, date.max.toordinal() - _EPOCH
+"""What is dated before or after is filed under these dates (days since the epoch): folders have no others."""
+
 _FOLDER = re.compile(r"date=\d{4}-\d\d-\d\d")
 _NAME = re.compile(r"_?(\d{19})(?:-(\d{19})\.parquet|\.arrow)")
 ROW_GROUP = 65_536
@@ -127,8 +130,8 @@ class Stream:
     """An open segment being written. Raises OSError; a write that failed can be tried again."""
 
     def __init__(self, directory: Path, kind: str, day: int, first: int, schema: pa.Schema) -> None:
-        """day: days since the epoch; a day outside the calendar counts as its first or last day."""
-        filed = date.fromordinal(min(max(day + _EPOCH, 1), date.max.toordinal()))
+        """day: days since the epoch, from FIRST_DAY to LAST_DAY."""
+        filed = date.fromordinal(day + _EPOCH)
         self.path = directory / kind / f"date={filed.isoformat()}" / f"_{first:019d}.arrow"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640)

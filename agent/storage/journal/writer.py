@@ -23,7 +23,9 @@ from agent.storage.journal.reader import COLUMNS, readable_batches, warn
 from agent.storage.journal.retention import remove_expired
 from agent.storage.journal.segments import (
     DAY_MS,
+    FIRST_DAY,
     FOREVER,
+    LAST_DAY,
     Stream,
     Unreadable,
     find,
@@ -121,14 +123,18 @@ class Journal:
     def append(self, observations: Collection[Observation]) -> int:
         """Keep observations in memory until the next flush; return the next position."""
         if isinstance(observations, ObservationBatch):
-            rows, days = self._batch_rows.to_arrow(self.position, observations), observations.at // DAY_MS
+            rows, days = (
+                self._batch_rows.to_arrow(self.position, observations),
+                np.clip(observations.at // DAY_MS, FIRST_DAY, LAST_DAY),
+            )
             distinct_days = np.unique(days).tolist()
             for day in distinct_days:
                 part = rows if len(distinct_days) == 1 else rows.filter(pa.array(days == day))
                 self._waiting[_NAMES[observations.kind], day].append(part)
         else:
             for position, observation in enumerate(observations, self.position):
-                parts = self._waiting[_NAMES[type(observation)], observation.at // DAY_MS]
+                day = min(max(observation.at // DAY_MS, FIRST_DAY), LAST_DAY)
+                parts = self._waiting[_NAMES[type(observation)], day]
                 if not parts or not isinstance(parts[-1], list):
                     parts.append([])
                 parts[-1].append((position, observation))
