@@ -70,8 +70,8 @@ def mistakes(options: Options) -> list[str]:
     found += check_durations(options, "idle")
     if options.since is not None and options.since == options.until:
         found.append("--from and --to are the same.")
-    is_open = options.since is not None and options.until is None
-    if not found and is_open and (options.since or 0) >= max(_end(given_journals(options)), now_ms()):
+    since = None if options.until is not None else options.since
+    if not found and since is not None and since >= now_ms() and since >= _end(given_journals(options)):
         found.append("--from is later than now and than the end of the journal.")
     return found
 

@@ -15,6 +15,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any
 
+from testbed.connections import read_exactly
 from testbed.workspace import BOT, Message
 
 _MAGIC = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -161,7 +162,7 @@ class SocketMode:
 
     def _take_frame(self, connection: socket.socket) -> bool:
         """Take one frame of the client's; return False after a close frame."""
-        first, second = _read(connection, 2)
+        first, second = read_exactly(connection, 2)
         if not first & 0x80 or first & 0x70:
             msg = "a fragment, or reserved bits"
             raise ViolationError(msg)
@@ -170,11 +171,11 @@ class SocketMode:
             raise ViolationError(msg)
         length = second & 0x7F
         if length == 126:
-            (length,) = struct.unpack("!H", _read(connection, 2))
+            (length,) = struct.unpack("!H", read_exactly(connection, 2))
         elif length == 127:
-            (length,) = struct.unpack("!Q", _read(connection, 8))
-        mask = _read(connection, 4)
-        content = bytes(byte ^ mask[index % 4] for index, byte in enumerate(_read(connection, length)))
+            (length,) = struct.unpack("!Q", read_exactly(connection, 8))
+        mask = read_exactly(connection, 4)
+        content = bytes(byte ^ mask[index % 4] for index, byte in enumerate(read_exactly(connection, length)))
         opcode = first & 0x0F
         if opcode == _PING and not self.is_silent:
             with self._lock:
@@ -264,20 +265,9 @@ def _frame(opcode: int, content: bytes) -> bytes:
     return struct.pack("!BBQ", 0x80 | opcode, 127, len(content)) + content
 
 
-def _read(connection: socket.socket, length: int) -> bytes:
-    """Return exactly so many bytes. Raises EOFError."""
-    received = b""
-    while len(received) < length:
-        part = connection.recv(length - len(received))
-        if not part:
-            raise EOFError
-        received += part
-    return received
-
-
 def _read_head(connection: socket.socket) -> str:
     """Return the head of the HTTP request. Raises EOFError."""
     head = b""
     while not head.endswith(b"\r\n\r\n"):
-        head += _read(connection, 1)
+        head += read_exactly(connection, 1)
     return head.decode("ascii").removesuffix("\r\n\r\n")

@@ -182,13 +182,11 @@ class Checks:
     def _run(self, job: _Job, process: KeptProcess) -> CheckResult | None:
         started_at = now_ms()
         log.info("check_started", check=job.check, cluster=job.cluster, request=job.request and job.request.id)
-        options: list[str] = []
+        is_complete = True
         try:
-            if job.request is None:
-                options = scheduled_options(job.check, self._settings, started_at)
-            else:
-                options = requested_options(job.request)
-            outcome, files = self._outcome(job, process, [*options, *self._output_options(job, started_at)])
+            examined, output = self._options(job, started_at)
+            is_complete = _NARROWING.isdisjoint(examined)
+            outcome, files = self._outcome(job, process, [*examined, *output])
         except Exception as error:  # an internal error is reported like any failure, and the next check runs
             log.exception("check_run_failed", check=job.check, cluster=job.cluster)
             outcome = Outcome("failed", f"internal error: {error!r}; the agent's log has the details")
@@ -198,12 +196,14 @@ class Checks:
             return None
         failure = {"reason": outcome.reason, "log": "\n".join(outcome.log)} if outcome.reason else {}
         log.info("check_finished", check=job.check, cluster=job.cluster, outcome=outcome.outcome, **failure)
-        return _result(job, outcome, started_at, files, complete=_NARROWING.isdisjoint(options))
+        return _result(job, outcome, started_at, files, complete=is_complete)
 
-    def _output_options(self, job: _Job, now: int) -> list[str]:
-        if job.request is None:
-            return page_options(job.check, job.cluster, self._settings, now)
-        return result_options(job.request, self._settings)
+    def _options(self, job: _Job, now: int) -> tuple[list[str], list[str]]:
+        """Return the options that say what to examine, and those that say where to write what is found."""
+        settings, request = self._settings, job.request
+        if request is None:
+            return scheduled_options(job.check, settings, now), page_options(job.check, job.cluster, settings, now)
+        return requested_options(request), result_options(request, settings)
 
     def _outcome(self, job: _Job, process: KeptProcess, options: Sequence[str]) -> tuple[Outcome, _Files]:
         settings, check = self._settings, self._settings.checks[job.check]

@@ -101,7 +101,7 @@ class CheckRule(TopicRule):
         for finding in sorted(findings, key=lambda finding: (finding.known_at, finding.at)):
             # Compared only with others at its place: there may be thousands.
             earlier = kept.setdefault(finding.key[1], [])
-            if not any(_is_open(first, finding.known_at) and _is_same(finding, first) for first in earlier):
+            if not any(first.is_open_at(finding.known_at) and _is_same(finding, first) for first in earlier):
                 earlier.append(finding)
         return [finding for same_place in kept.values() for finding in same_place]
 
@@ -133,10 +133,6 @@ def _is_same(found: Finding, finding: Finding) -> bool:
     """Return whether both are one fault, whatever else has changed: each run may estimate its time."""
     is_place = found.key[1] == finding.key[1]  # the subject and the position
     return is_place and (found.at == finding.at or found.labels[:1] == finding.labels[:1])
-
-
-def _is_open(finding: Finding, at: int) -> bool:
-    return finding.recovered_at is None or finding.recovered_at > at
 
 
 def _parse(observation: CheckFinding) -> Finding | None:

@@ -354,7 +354,7 @@ class Evaluator:
             findings = dict(active)
             reads.update(self._dependencies.reads_of(evaluation))
         for key, finding in findings.items():
-            if finding.recovered_at is None or finding.recovered_at > final_before:
+            if finding.is_open_at(final_before):
                 findings[key] = self._followed(evaluation, reopened(finding))
                 if is_taken and findings[key].recovered_at is not None:
                     self._timers.set(evaluation, facts.now)  # from then on there may be another one

@@ -4,7 +4,7 @@ A rule is pure: it looks at the facts and keeps nothing. agent/engine/evaluator.
 """
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -319,6 +319,15 @@ def _check_fields(checks: Iterable[CauseCheck]) -> dict[str, dict[str, str]]:
         _POSSIBLE: {check.cause: check.doubt for check in checks if not check.evidence},
     }
     return {name: clauses for name, clauses in fields.items() if clauses}
+
+
+def without_covered(findings: Iterable[Finding], covers: Callable[[Finding, Finding], bool]) -> list[Finding]:
+    """Return the findings in order of time, without those that an earlier one covers: for `Rule.reconcile`."""
+    kept: list[Finding] = []
+    for finding in sorted(findings, key=lambda finding: (finding.at, finding.key)):
+        if not any(covers(earlier, finding) for earlier in kept):
+            kept.append(finding)
+    return kept
 
 
 class EventRule(Rule):

@@ -87,6 +87,10 @@ class Finding(Struct, frozen=True, kw_only=True, dict=True):
         """The earliest moment at which it can have happened."""
         return self.at if self.since is None else min(self.since, self.at)
 
+    def is_open_at(self, at: int) -> bool:
+        """Return whether it had not recovered by then, ms."""
+        return self.recovered_at is None or self.recovered_at > at
+
 
 def _canonical(fields: Mapping[str, Any]) -> str:
     return msgspec.json.encode(fields, order="sorted").decode()

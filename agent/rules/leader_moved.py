@@ -8,10 +8,10 @@ from agent.engine.rule import Scope, TopicRule, recovered
 from agent.model.findings import Finding, Severity
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import PartitionState
+from agent.model.topic_ids import is_other_incarnation
 from agent.rules.queries.partitions import (
     find_leader_changes,
     find_unclean_elections,
-    is_other_incarnation,
     leader_of,
 )
 

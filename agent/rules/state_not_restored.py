@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 
 from agent.engine.facts import Facts
 from agent.engine.history import FLOOR, LATENESS_MS, LONG_AFTER
-from agent.engine.rule import Advice, GroupRule, Scope, recovered
+from agent.engine.rule import Advice, GroupRule, Scope, recovered, without_covered
 from agent.model.config_types import PositiveDuration
 from agent.model.declared_stores import DeclaredStore, declared_once
 from agent.model.findings import Finding, Severity
@@ -155,11 +155,7 @@ class StateNotRestored(GroupRule):
 
         Keys of a lost state decrease when they are next written, some of them hours later.
         """
-        kept: list[Finding] = []
-        for finding in sorted(findings, key=lambda finding: (finding.at, finding.key)):
-            if not any(_is_continued(earlier, finding) for earlier in kept):
-                kept.append(finding)
-        return kept
+        return without_covered(findings, _covers)
 
     @classmethod
     def title_suffix(cls, findings: Iterable[Finding]) -> str:
@@ -320,12 +316,11 @@ def _episodes(scope: Scope, facts: Facts) -> Iterator[tuple[int, list[ChangelogD
         yield began_at, list(changes)
 
 
-def _is_continued(finding: Finding, later: Finding) -> bool:
+def _covers(earlier: Finding, later: Finding) -> bool:
     """Return whether the later decreases are explained by an open finding: no task has moved since."""
-    are_decreases = "keys" in finding.current and "keys" in later.current
-    is_open = finding.recovered_at is None or finding.recovered_at > later.at
-    has_moved = "values_fell" in later.labels and later.current["since"] > finding.at
-    return are_decreases and is_open and not has_moved
+    are_decreases = "keys" in earlier.current and "keys" in later.current
+    has_moved = "values_fell" in later.labels and later.current["since"] > earlier.at
+    return are_decreases and earlier.is_open_at(later.at) and not has_moved
 
 
 def _task_histories(scope: Scope, store: str, at: int, facts: Facts, task: str | None = None) -> list[TaskHistory]:

@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 from msgspec.structs import replace
 
 from agent.engine.facts import Facts
-from agent.engine.rule import Advice, Scope, TopicRule, ended, recovered
+from agent.engine.rule import Advice, Scope, TopicRule, ended, recovered, without_covered
 from agent.engine.suspensions import find_end
 from agent.model.config_types import Duration
 from agent.model.findings import Finding, Severity
@@ -111,11 +111,7 @@ class TransactionHanging(TopicRule):
 
     def reconcile(self, findings: Sequence[Finding]) -> Sequence[Finding]:
         """Return the findings once per standstill: after a restart, one that is reported seems to begin later."""
-        kept: list[Finding] = []
-        for finding in sorted(findings, key=lambda finding: (finding.at, finding.key)):
-            if not any(_covers(earlier, finding) for earlier in kept):
-                kept.append(finding)
-        return kept
+        return without_covered(findings, _covers)
 
     def _make_finding(self, scope: Scope, standstill: "_Standstill", facts: Facts, known_at: int, at: int) -> Finding:
         """Return the finding as it is at `at`, or at the end of the standstill if that is earlier."""
@@ -219,8 +215,7 @@ def _moved_at(finding: Finding, scope: Scope, facts: Facts) -> int | None:
 
 def _covers(earlier: Finding, later: Finding) -> bool:
     """Return whether both are about one standstill, which the earlier one reports."""
-    is_same = earlier.current.get("offset") == later.current.get("offset")
-    return is_same and (earlier.recovered_at is None or later.at < earlier.recovered_at)
+    return earlier.current.get("offset") == later.current.get("offset") and earlier.is_open_at(later.at)
 
 
 def _transaction(standstill: _Standstill, facts: Facts, at: int) -> OpenTransaction | None:

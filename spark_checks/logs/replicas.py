@@ -25,7 +25,7 @@ PATH = click.Option(
     metavar="BROKER=DIR",
     help="A broker's log directory, as a path or a URL, or a digest of it (*.parquet); repeatable.",
 )
-SEGMENT_MS = 7 * 86_400_000
+_SEGMENT_MS = 7 * 86_400_000
 """For how long a broker writes to a segment by default (`segment.ms`)."""
 
 # Spark has no unsigned integers: a CRC takes the next larger type, as when Spark reads a digest.
@@ -67,7 +67,7 @@ class WriteTimes:
         A timestamp is data of a producer, which may write old records, or in another unit. -1 if there is none.
         """
         last = self._files.get((broker, _stem(file)))
-        earliest, latest = (0, self._digests[broker]) if last is None else (last - SEGMENT_MS, last)
+        earliest, latest = (0, self._digests[broker]) if last is None else (last - _SEGMENT_MS, last)
         return timestamp if earliest <= timestamp <= latest else latest
 
 

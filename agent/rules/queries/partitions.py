@@ -11,6 +11,7 @@ from agent.engine.facts import Facts
 from agent.engine.history import LATENESS_MS, LONG_AFTER, LONG_AGO, History
 from agent.model.observations.base import Observation
 from agent.model.observations.kafka import ClusterSettings, Commit, GroupState, LogOffsets, PartitionState
+from agent.model.topic_ids import is_czxid, is_other_incarnation
 
 CLOCK_SLACK_MS = 5_000
 """How far the clocks of two sources may differ, and how long the log end must stay lower to count as truncated."""
@@ -79,18 +80,6 @@ def find_leader(facts: Facts, partition: tuple[str, str, int], at: int) -> dict[
     states = [state for state in facts.history(PartitionState, *partition) if state.at <= at]
     leader = next((leader for state in reversed(states) if (leader := leader_of(state)) is not None), None)
     return {} if leader is None else {"led_by": leader}
-
-
-def is_other_incarnation(old: str | None, new: str | None) -> bool:
-    """Return whether two topic ids prove two incarnations.
-
-    Both must be known and of one type, czxid or UUID: an upgrade to Kafka 2.8 replaces the one with the other.
-    """
-    return bool(old and new and old != new) and _is_czxid(old) == _is_czxid(new)
-
-
-def _is_czxid(topic_id: str | None) -> bool:
-    return (topic_id or "").startswith("czxid:")
 
 
 def find_incarnation_ends(facts: Facts, partition: tuple[str, str, int]) -> Iterator[IncarnationEnd]:
@@ -280,7 +269,7 @@ def _may_have_elr(facts: Facts, cluster: str, before: list[PartitionState], afte
     if version is not None:
         return int(version[0]) >= _ELR_VERSION
     # Since topic ids are UUIDs (2.8), an ISR becomes empty only if there is an ELR.
-    return len(before) > 1 and after.topic_id is not None and not _is_czxid(after.topic_id)
+    return len(before) > 1 and after.topic_id is not None and not is_czxid(after.topic_id)
 
 
 def _find_decrease(

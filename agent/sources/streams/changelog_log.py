@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from agent.model.declared_stores import DeclaredStore
 from agent.model.observations.streams import ChangelogDecreases, Decrease
 from agent.model.times import rfc3339
+from agent.model.topic_ids import is_other_incarnation
 from agent.sources.availability import Unit
 from agent.sources.streams.changelog_values import key_text, make_decoder, window_hours
 from agent.sources.streams.key_table import Coverage, LastNumbers, Numbers
@@ -196,7 +197,7 @@ class Changelog:
         are not upgraded yet return none.
         """
         known_id = topic_id or self.topic_id
-        is_new = is_recreated(self.topic_id, topic_id) or (self.missing is not None and known_id is None)
+        is_new = is_other_incarnation(self.topic_id, topic_id) or (self.missing is not None and known_id is None)
         self.topic_id, self.missing = known_id, None
         if is_new:
             self.partitions.clear()
@@ -333,14 +334,6 @@ class Changelog:
             if reason is not None:
                 reasons[Unit(topic=topic, partition=number)] = reason
         return reasons
-
-
-def is_recreated(known_id: str | None, topic_id: str | None) -> bool:
-    """Return whether two ids of a topic prove that it was re-created: both known, and different.
-
-    Brokers before Kafka 2.8 know none, which matters during an upgrade.
-    """
-    return bool(known_id and topic_id) and known_id != topic_id
 
 
 def _extend_episode(

@@ -16,11 +16,12 @@ from agent.config.sources import SMALLEST_MEMORY
 from agent.model.declared_stores import DeclaredStore
 from agent.model.observations.base import Availability, Observation
 from agent.model.observations.streams import ChangelogDecreases
+from agent.model.topic_ids import is_other_incarnation
 from agent.sources.availability import SOURCE, AvailabilityTracker
 from agent.sources.base import ChangeDetector, Emit
 from agent.sources.kafka.admin import protocol as wire
 from agent.sources.kafka.admin.client import AdminClient
-from agent.sources.streams.changelog_log import KEYS_REMEMBERED, Changelog, DecreaseEpisode, is_recreated
+from agent.sources.streams.changelog_log import KEYS_REMEMBERED, Changelog, DecreaseEpisode
 from agent.sources.streams.changelog_reader import ChangelogReader, Topics
 from agent.sources.streams.key_table import LastNumbers
 
@@ -201,7 +202,7 @@ class ChangelogSource:
             if pending.observation.at > requested_at or not isinstance(topic, wire.Topic):
                 continue  # a late response to an earlier request, or none about this topic
             del self._pending[partition]
-            if not is_recreated(pending.topic_id, topic.id):
+            if not is_other_incarnation(pending.topic_id, topic.id):
                 pending.episode.reported = pending.changes
                 self._reported_at[partition] = requested_at
                 confirmed.append(pending.observation)

@@ -123,10 +123,8 @@ class Journal:
     def append(self, observations: Collection[Observation]) -> int:
         """Keep observations in memory until the next flush; return the next position."""
         if isinstance(observations, ObservationBatch):
-            rows, days = (
-                self._batch_rows.to_arrow(self.position, observations),
-                np.clip(observations.at // DAY_MS, FIRST_DAY, LAST_DAY),
-            )
+            rows = self._batch_rows.to_arrow(self.position, observations)
+            days = np.clip(observations.at // DAY_MS, FIRST_DAY, LAST_DAY)
             distinct_days = np.unique(days).tolist()
             for day in distinct_days:
                 part = rows if len(distinct_days) == 1 else rows.filter(pa.array(days == day))

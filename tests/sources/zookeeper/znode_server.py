@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from agent.clock import now_ms
+from testbed.connections import read_exactly
 
 _EXISTS, _GET_DATA, _GET_CHILDREN, _PING, _CLOSE = 3, 4, 8, 11, -11
 _OK, _NO_NODE, _NO_AUTH = 0, -101, -102
@@ -184,15 +185,5 @@ def _send(connection: socket.socket, body: bytes) -> bool:
 
 def _receive(connection: socket.socket) -> bytes:
     """Return a message. Raises EOFError at the end of the connection."""
-    length: Any = struct.unpack("!i", _receive_exactly(connection, 4))[0]
-    return _receive_exactly(connection, length)
-
-
-def _receive_exactly(connection: socket.socket, count: int) -> bytes:
-    received = b""
-    while len(received) < count:
-        chunk = connection.recv(count - len(received))
-        if not chunk:
-            raise EOFError
-        received += chunk
-    return received
+    length: Any = struct.unpack("!i", read_exactly(connection, 4))[0]
+    return read_exactly(connection, length)
