@@ -42,6 +42,9 @@ _SECOND_MS = 1_000
 READINGS = 5
 """From how many readings a pace is estimated."""
 
+_ANSWERED_MS = 2_000
+"""A reading is dated by when its request was sent: it may show what the log became until the broker answered."""
+
 _SHARE = 4
 """A reader that may have been reset to the log start was, if it is within this share of what it had read."""
 
@@ -394,6 +397,6 @@ def _lowest_divergence(facts: Facts, move: Move, truncation: Truncation, min_rec
         if elected is None or following.at > elected.at or leader_of(elected) not in state.isr:
             continue
         if leader_of(elected) not in following.isr:
-            shared = readings.as_of(following.start)
+            shared = readings.as_of(following.start - _ANSWERED_MS)
             lowest = max(lowest, min(shared.log_end, end)) if shared is not None else lowest
     return lowest
