@@ -210,6 +210,8 @@ def _complete(chain: Chain, correlations: Mapping[str, Correlation]) -> _Complet
 
 def _without_habits(chains: Sequence[_CompleteChain], by_key: Mapping[FindingKey, Finding]) -> Iterator[_CompleteChain]:
     """Yield the chains without what a reader had done _HABIT times or more before the chain's causes, without any."""
+    if not chains:
+        return
     explained = {key for chain in chains for key in chain.effects}
     unexplained: dict[tuple[Any, ...], list[Finding]] = {}
     for key, finding in by_key.items():
@@ -239,9 +241,11 @@ def _chains(
     required = steps_before_checks(correlation, check_rules) if correlation.run_checks else 0
     required = required or len(correlation.steps)
     roots = index.findings_of(first)
-    if required == len(correlation.steps):
+    if roots and required == len(correlation.steps):
         effects = list(filter(may_be_effect, index.findings_of(rest[-1])))
         roots = list(before_effects(roots, effects, correlation.within))
+    if not roots:
+        return
     span = reach(correlation, check_rules)
     long_span = max(span, LASTING_REACH_MS)
     # An index a step, by the keys that it must share: one expired session has thousands of leader changes to look up.
@@ -353,7 +357,7 @@ class _UnionFind:
         return key
 
     def join(self, keys: Iterable[FindingKey]) -> None:
-        first, *rest = (self.root(key) for key in keys)
+        first, *rest = map(self.root, keys)
         for other in rest:
             self._parent[self.root(other)] = self.root(first)
 

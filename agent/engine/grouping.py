@@ -78,7 +78,7 @@ def _find_alike(findings: Iterable[Finding]) -> Iterator[Pair]:
     Also of one partition, if one is about where a Flink job reads and the other about the group that it commits for.
     Also of one topic, if records are lost: they are lost to all who read it, and while the loss grows, to more of them.
     """
-    latest: dict[tuple[Any, ...], Finding] = {}
+    latest: dict[tuple[Any, ...], tuple[int, Finding]] = {}
     for finding in findings:
         key = next((key for key in ("group", "job", "broker", "topic") if key_values(finding, key)), None)
         shared = [(key, value) for value in (key_values(finding, key) if key else (None,))]
@@ -88,16 +88,18 @@ def _find_alike(findings: Iterable[Finding]) -> Iterator[Pair]:
         if finding.records.lost and "group" in finding.subject:
             shared.append(("topic", finding.subject.get("topic")))
         for other in (*shared, counterpart) if "partition" in finding.subject else shared:
-            before = latest.get((finding.rule, finding.subject.get("cluster"), *other))
+            last_grown_at, before = latest.get((finding.rule, finding.subject.get("cluster"), *other), (0, None))
             if (
                 before is not None
-                and finding.start - _last_grown_at(before) <= GROUPING_MS
+                and finding.start - last_grown_at <= GROUPING_MS
                 and abs(finding.known_at - before.known_at) <= GROUPING_REACH_MS
             ):
                 yield before.key, finding.key
+        grown_at = max(finding.at, int(finding.current.get("grown_at", finding.at)))
         for own in (*shared, (partition, is_position)):
             names = (finding.rule, finding.subject.get("cluster"), *own)
-            latest[names] = max(finding, latest.get(names, finding), key=_last_grown_at)
+            if names not in latest or grown_at >= latest[names][0]:
+                latest[names] = grown_at, finding
 
 
 def _find_repeated(findings: Iterable[Finding], effects: AbstractSet[FindingKey]) -> Iterator[Pair]:
@@ -156,8 +158,11 @@ def _find_simultaneous(findings: Iterable[Finding]) -> Iterator[Pair]:
 
 def reader_of(finding: Finding) -> tuple[Any, ...] | None:
     """Return who reads which partition, if the finding is about that."""
-    names = tuple(finding.subject.get(name) for name in ("cluster", "topic", "partition", "group", "job"))
-    return names if any(names[3:]) and names[2] is not None else None
+    subject = finding.subject
+    partition, group, job = subject.get("partition"), subject.get("group"), subject.get("job")
+    if partition is None or not (group or job):
+        return None
+    return subject.get("cluster"), subject.get("topic"), partition, group, job
 
 
 def _find_delays(findings: Iterable[Finding], delay_rules: Collection[str]) -> Iterator[Pair]:
@@ -166,20 +171,23 @@ def _find_delays(findings: Iterable[Finding], delay_rules: Collection[str]) -> I
     A reader is reset or stops, falls behind, is about to lose records, and loses them: one story. A finding about the
     whole group has every topic; one that names the partitions on which the group is behind has only theirs.
     """
-    lasting: dict[tuple[Any, Any, Any], Finding] = {}
+    lasting: dict[tuple[Any, Any, Any], tuple[int, Finding]] = {}
     for finding in sorted(findings, key=lambda finding: (finding.known_at, finding.key)):
         cluster, group = (finding.subject.get(name) for name in ("cluster", "group"))
         if group is None:
             continue
         topics = _topics_of(finding)
-        earlier = [lasting.get((cluster, group, name)) for name in (*(topics or (_ANY,)), None)]
-        for before in earlier if finding.rule in delay_rules else ():
-            if before is None or finding.known_at > _end(before) + GROUPING_REACH_MS:
+        end = _end(finding)
+        for name in (*(topics or (_ANY,)), None) if finding.rule in delay_rules else ():
+            ended, before = lasting.get((cluster, group, name), (0, None))
+            if before is None or finding.known_at > ended + GROUPING_REACH_MS:
                 continue
-            if max(before.start, finding.start) <= min(_end(before), _end(finding)) + GROUPING_MS:
+            if max(before.start, finding.start) <= min(ended, end) + GROUPING_MS:
                 yield before.key, finding.key
         for name in (*(topics or (None,)), _ANY):
-            lasting[cluster, group, name] = max(lasting.get((cluster, group, name), finding), finding, key=_end)
+            names = cluster, group, name
+            if names not in lasting or end > lasting[names][0]:
+                lasting[names] = end, finding
 
 
 def _topics_of(finding: Finding) -> list[str]:
@@ -269,10 +277,6 @@ def _find_explained(restores: Iterable[Finding], findings: Iterable[Finding]) ->
             explanation = by_restore.get((restore["cluster"], restore["job"], restore["restored_at"]))
             if explanation is not None and abs(finding.known_at - explanation.known_at) <= RECURRENCE_MS:
                 yield explanation.key, finding.key
-
-
-def _last_grown_at(finding: Finding) -> int:
-    return max(finding.at, int(finding.current.get("grown_at", finding.at)))
 
 
 def _impact(finding: Finding) -> int:
