@@ -226,13 +226,16 @@ LEADER_CHANGE_EXPLAINS_RESET = [
 @pytest.mark.slow
 @given(strategies.scenarios, strategies.delays | prompt, strategies.sizes, st.integers(0, 100))
 @example(simulate(LEADER_CHANGE_EXPLAINS_RESET, polled=5_000), [0, 0, 0, 0, 1_110, 0, 0, 0], [25], 24)
+@example(simulate([Fault("reset", 20, 0, 0, 0), Fault("logged", 154, 0, 0, 0)]), [0, 0, 0, 0, 0, 0, 399, 0], [8], 2)
 @slow
 def test_restart_anywhere_changes_no_incident(
     observations: list[Observation], delays: list[int], sizes: list[int], percent: int
 ) -> None:
-    """Facts that are later than PROMPT_MS may or may not let an incident be reported that is merged soon.
+    """Incidents that are open keep their ids if no fact is later than PROMPT_MS.
 
-    The id that remains may then be another one, the rest may not.
+    The id is of what is evaluated first. For one that opens later that may be another finding: a restart moves the
+    half seconds in which open findings are evaluated, and a fact that comes late falls into one or the next. With facts
+    later than PROMPT_MS, one may or may not be reported that is merged soon, and the id that remains be another one.
     """
     batches = [*split(delay(observations + ticks(observations, 5_000), delays, 0), sizes), [final_tick(observations)]]
     restart = len(batches) * percent // 100
@@ -242,8 +245,12 @@ def test_restart_anywhere_changes_no_incident(
     resumed.restore(batches[:restart])
     resumed.resume(stored)
     after = before | run_live(batches[restart:], resumed)
-    compared = current if max(delays) <= PROMPT_MS else without_ids
-    assert compared(after.values()) == compared(run_live(batches).values())
+    uninterrupted = run_live(batches)
+    assert without_ids(after.values()) == without_ids(uninterrupted.values())
+    if max(delays) <= PROMPT_MS:
+        assert [i for i in current(after.values()) if i["id"] in before] == [
+            i for i in current(uninterrupted.values()) if i["id"] in before
+        ]
 
 
 @pytest.mark.slow
